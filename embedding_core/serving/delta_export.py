@@ -116,7 +116,10 @@ def graph_digest(folder: str) -> str:
     with open(os.path.join(folder, "saved_model.pb"), "rb") as file:
         model.ParseFromString(file.read())
     counted = Counter(
-        _described(node) for graph in model.meta_graphs for one in graph.graph_def.library.function for node in one.node_def
+        _described(node)
+        for graph in model.meta_graphs
+        for one in graph.graph_def.library.function
+        for node in one.node_def
     )
     lines = "\n".join(f"{count} {text}" for text, count in sorted(counted.items()))
     return hashlib.sha256(lines.encode()).hexdigest()

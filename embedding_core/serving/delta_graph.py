@@ -58,13 +58,16 @@ class DeltaExport:
         return max(self.min_spare_rows, math.ceil(self.spare_rows * tokens))
 
 
-def checksum(key: tuple[int, int], base: str, digest: str, delta: bytes) -> str:
+def checksum(key: tuple[int, int], number: int, base: str, digest: str, delta: bytes) -> str:
     """Compute the checksum of a delta for one export, as the graph does."""
-    return str(_checksum(key, tf.constant(base), tf.constant(digest), tf.constant(delta)).numpy().decode())
+    given = (tf.constant(number, tf.int64), tf.constant(base), tf.constant(digest), tf.constant(delta))
+    return str(_checksum(key, *given).numpy().decode())
 
 
-def _checksum(key: tuple[int, int], base: tf.Tensor, digest: tf.Tensor, delta: tf.Tensor) -> tf.Tensor:
-    joined = tf.strings.join([base, digest, delta], separator="\n")
+def _checksum(
+    key: tuple[int, int], number: tf.Tensor, base: tf.Tensor, digest: tf.Tensor, delta: tf.Tensor
+) -> tf.Tensor:
+    joined = tf.strings.join([tf.strings.as_string(number), base, digest, delta], separator="\n")
     return tf.strings.as_string(tf.strings.to_hash_bucket_strong(joined, _BUCKETS, list(key)))
 
 
@@ -80,6 +83,7 @@ class DeltaState(tf.Module):
     Attributes:
       sequence: int64, odd while a delta is written.
       digest: string, the digest of what is served.
+      number: int64, the number of the last delta that was applied; 0 for the export.
     """
 
     def __init__(self) -> None:
@@ -87,6 +91,7 @@ class DeltaState(tf.Module):
         with tf.device(_CPU):
             self.sequence = tf.Variable(0, dtype=tf.int64, trainable=False, name="sequence")
             self.digest = tf.Variable("", dtype=tf.string, trainable=False, name="digest")
+            self.number = tf.Variable(0, dtype=tf.int64, trainable=False, name="number")
 
     def guarded(self, signature: Any) -> Any:
         """Let a signature compute its answer from one state, and return the digest of this state for each row.
@@ -136,56 +141,62 @@ class DeltaState(tf.Module):
 def apply_signature(module: ServingModule, state: DeltaState, layout: Layout, secret: bytes) -> Any:
     """Make the signature `apply_delta`.
 
-    It takes the strings `base`, `digest`, `checksum`, `delta` and `secret`, and returns `applied` (1 or 0), `reason` (""
-    or why the delta was refused, and nothing changed) and `model_digest`, the digest that is served afterwards. An
-    empty `delta` asks for this digest.
+    It takes the int64 `number` and the strings `base`, `digest`, `checksum`, `delta` and `secret`, all scalars. It returns
+    `applied` (1 or 0), `reason` ("" or why the delta was refused, and nothing changed), and `number` and `model_digest`
+    of what is served afterwards. `number` 0 asks for these two.
     """
     keys = [random_key() for _ in range(_HASHES)]
     hashes = tf.constant(_hashes_of(tf.constant(secret), keys).numpy())
     content = Content(layout, module.tables, _changing(module), module.dense_variables)
 
-    def write(parts: Parts, digest: tf.Tensor) -> tf.Tensor:
+    def write(parts: Parts, number: tf.Tensor, digest: tf.Tensor) -> tf.Tensor:
         odd = state.sequence.assign(tf.bitwise.bitwise_or(state.sequence.read_value(), 1), read_value=False)
         with tf.control_dependencies([odd]):
             written = content.write(parts)
         with tf.control_dependencies(written):
-            named = state.digest.assign(digest, read_value=False)
-        with tf.control_dependencies([named]):
+            named = [state.digest.assign(digest, read_value=False), state.number.assign(number, read_value=False)]
+        with tf.control_dependencies(named):
             even = state.sequence.assign_add(1, read_value=False)
         with tf.control_dependencies([even]):
             return tf.constant("")
 
-    def refuse_or_write(digest: tf.Tensor, delta: tf.Tensor) -> tf.Tensor:
+    def refuse_or_write(number: tf.Tensor, digest: tf.Tensor, delta: tf.Tensor) -> tf.Tensor:
         parts, wrong = content.parse(delta)
-        return tf.cond(tf.equal(wrong, ""), lambda: write(parts, digest), lambda: wrong)
+        return tf.cond(tf.equal(wrong, ""), lambda: write(parts, number, digest), lambda: wrong)
 
     def compute(
-        base: tf.Tensor, digest: tf.Tensor, checksum: tf.Tensor, delta: tf.Tensor, secret: tf.Tensor
+        number: tf.Tensor,
+        base: tf.Tensor,
+        digest: tf.Tensor,
+        checksum: tf.Tensor,
+        delta: tf.Tensor,
+        secret: tf.Tensor,
     ) -> dict[str, tf.Tensor]:
-        mutex = tf.raw_ops.MutexV2(shared_name="apply_delta")
-        lock = tf.raw_ops.MutexLock(mutex=mutex)
+        lock = tf.raw_ops.MutexLock(mutex=tf.raw_ops.MutexV2(shared_name=APPLY_DELTA))
         with tf.control_dependencies([lock]):
-            current = state.digest.read_value()
+            current, last = state.digest.read_value(), state.number.read_value()
         wrong = first_reason(
-            (tf.equal(delta, ""), "nothing was given"),
+            (tf.equal(number, 0), "nothing was given"),
             (tf.reduce_any(_hashes_of(secret, keys) != hashes), "the secret is wrong"),
-            (_checksum(layout.checksum_key, base, digest, delta) != checksum, "it is damaged, or for another export"),
+            (
+                _checksum(layout.checksum_key, number, base, digest, delta) != checksum,
+                "it is damaged, or for another export",
+            ),
+            (number <= last, "it was applied before"),
+            (number > last + 1, "a delta before it is missing"),
             (tf.not_equal(base, current), "its base is not what is served"),
         )
-        with tf.control_dependencies([current]):
-            reason = tf.cond(tf.equal(wrong, ""), lambda: refuse_or_write(digest, delta), lambda: wrong)
+        with tf.control_dependencies([current, last]):
+            reason = tf.cond(tf.equal(wrong, ""), lambda: refuse_or_write(number, digest, delta), lambda: wrong)
         with tf.control_dependencies([reason]):
-            served = state.digest.read_value()
-        with tf.control_dependencies([served]):
+            served = {"number": state.number.read_value(), MODEL_DIGEST: state.digest.read_value()}
+        with tf.control_dependencies(list(served.values())):
             tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
-        return {
-            "applied": tf.cast(tf.equal(reason, ""), tf.int64),
-            "reason": reason,
-            MODEL_DIGEST: served,
-        }
+        return {"applied": tf.cast(tf.equal(reason, ""), tf.int64), "reason": reason, **served}
 
-    names = ("base", "digest", "checksum", "delta", "secret")
-    return tf.function(compute, autograph=False).get_concrete_function(**{name: tf.TensorSpec([], tf.string, name) for name in names})
+    specs = {name: tf.TensorSpec([], tf.string, name) for name in ("base", "digest", "checksum", "delta", "secret")}
+    signature = tf.function(compute, autograph=False)
+    return signature.get_concrete_function(number=tf.TensorSpec([], tf.int64, "number"), **specs)
 
 
 def _hashes_of(secret: tf.Tensor, keys: list[tuple[int, int]]) -> tf.Tensor:

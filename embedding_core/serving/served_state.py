@@ -199,7 +199,9 @@ def state_of(
             nothing = np.zeros(0, np.int64)
             tables[table.name] = TableState(rows=rows, tokens=None, places=nothing, unknown=np.arange(table.capacity))
             continue
-        names, places = _with_changes(list(tokens.get(table.name, ())), *changed.get(table.name, ((), nothing_changed())))
+        names, places = _with_changes(
+            list(tokens.get(table.name, ())), *changed.get(table.name, ((), nothing_changed()))
+        )
         unknown = np.arange(table.tokens, table.tokens + table.oov_rows)
         tables[table.name] = TableState(rows=rows, tokens=names, places=places, unknown=unknown)
     return ServedState(layout=layout, tables=tables, dense=tuple(dense))

@@ -86,7 +86,9 @@ class ServingModule(tf.Module):
         self.tables, rows = tables_to_blocks(config, by_name, rows_dtype, spare)
         self._rows = MappingProxyType(rows)  # TensorFlow does not track this type: `tables` already holds the blocks
         self.token_tables = {
-            table.name: (TokenTable if spare is None else ChangingTokenTable).of(table, vocabulary_file(table, vocabularies))
+            table.name: (TokenTable if spare is None else ChangingTokenTable).of(
+                table, vocabulary_file(table, vocabularies)
+            )
             for table in config.tables
             if table.vocabulary is not None
         }

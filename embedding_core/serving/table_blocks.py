@@ -86,9 +86,7 @@ def tables_to_blocks(
         for table in members:
             count = counts[table.name]
             updated = spare is not None
-            rows[table.name] = Rows(
-                block=block, name=name, start=start, count=count, nothing=nothing, updated=updated
-            )
+            rows[table.name] = Rows(block=block, name=name, start=start, count=count, nothing=nothing, updated=updated)
             start += count
     return variables, rows
 

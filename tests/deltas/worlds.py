@@ -52,7 +52,9 @@ class World:
     @classmethod
     def of(cls, seed, size=12):
         generator, numbers = np.random.default_rng(seed), itertools.count()
-        tokens = {name: [b"t%d" % next(numbers) for _ in range(size)] for name, (_, oov) in TABLES.items() if oov is not None}
+        tokens = {
+            name: [b"t%d" % next(numbers) for _ in range(size)] for name, (_, oov) in TABLES.items() if oov is not None
+        }
         world = cls(generator, tokens, {}, [], numbers)
         for name, (dim, oov) in TABLES.items():
             count = IDS if oov is None else size + oov
