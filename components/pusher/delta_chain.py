@@ -67,7 +67,8 @@ def read_link(destination: StrPath, version: int, number: int) -> Link:
     body = _SEALED.verify(folder, _SEALED.digests)
     if (body.get("version"), body.get("number")) != (version, number):
         raise CheckpointError(
-            f"{folder!r} is delta {body.get('number')} of version {body.get('version')}: it was moved; push the model again."
+            f"{folder!r} is delta {body.get('number')} of version {body.get('version')}: it was moved; push the model "
+            "again."
         )
     with open(os.path.join(folder, _CONTENT), "rb") as file:
         content = file.read()

@@ -146,15 +146,16 @@ def rest_call(server: str, model: str, version: int, timeout: float = _TIMEOUT) 
             answer = json.loads(response.read())
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise DeltaError(
-                f"{server} did not answer ({type(error).__name__}: {error}): check that it runs, and repeat the command, "
-                "which goes on where the server is."
+                f"{server} did not answer ({type(error).__name__}: {error}): check that it runs, and repeat the "
+                "command, which goes on where the server is."
             ) from error
         finally:
             connection.close()
         if response.status != http.client.OK:
             raise DeltaError(
                 f"{server} answered {response.status} for version {version} of model {model!r}: "
-                f"{str(answer.get('error', ''))[:200]!r}; wait until the server has loaded that version, and check the name."
+                f"{str(answer.get('error', ''))[:200]!r}; wait until the server has loaded that version, and "
+                "check the name."
             )
         outputs: Mapping[str, Any] = answer["outputs"]
         return outputs

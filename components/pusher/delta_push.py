@@ -73,8 +73,8 @@ def _link(number: int, served: ServedState, new: ServedState, max_share: float) 
     content, base, digest = delta.to_bytes(served.layout), served.digest(), new.layout.digest
     if len(content) > max_share * new.size:
         raise DeltaError(
-            f"the delta has {len(content)} bytes, {len(content) / new.size:.3g} of the model's {new.size}; `max_share` is "
-            f"{max_share:g}."
+            f"the delta has {len(content)} bytes, {len(content) / new.size:.3g} of the model's {new.size}; "
+            f"`max_share` is {max_share:g}."
         )
     facts = {"bytes": len(content), "changed_bytes": delta.changed_bytes, "changes": delta.counts()}
     key = served.layout.checksum_key

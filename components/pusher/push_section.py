@@ -27,7 +27,7 @@ class Deltas(Section):
     full_every: Positive = 24
     max_share: PositiveNumber = 0.25
     spare_rows: Share = 0.1
-    secret_variable: Text = "TFX_EMBEDDINGS_DELTA_SECRET"
+    secret_variable: Text = "TFX_EMBEDDINGS_DELTA_SECRET"  # noqa: S105  (the name of a variable)
 
     def secret(self) -> bytes:
         """Return the secret.
@@ -38,8 +38,8 @@ class Deltas(Section):
         value = os.environ.get(self.secret_variable, "")
         if not value:
             raise ConfigError(
-                f"`push.deltas` needs a secret, and the environment variable {self.secret_variable!r} is not set: set it "
-                "to a random text, such as that of `openssl rand -hex 32`, where the model is pushed from."
+                f"`push.deltas` needs a secret, and the environment variable {self.secret_variable!r} is not set: "
+                "set it to a random text, such as that of `openssl rand -hex 32`, where the model is pushed from."
             )
         return value.encode()
 
@@ -66,8 +66,8 @@ class Push(Section):
       keep_last: number of versions that are kept; null is all.
       rows_dtype: type of the served rows; float16 halves the tables, and `tolerance` has to allow for the lost digits.
       top_k: what the signatures `top_k` and `top_k_filtered` of a retrieval model return.
-      deltas: `true`, or settings of deltas, for servers that take over changed rows while they run. The model then has a
-        signature that changes it, which must not be reachable by clients. `false` or null is none.
+      deltas: `true`, or settings of deltas, for servers that take over changed rows while they run. The model then has
+        a signature that changes it, which clients must not reach. `false` or null pushes whole versions alone.
     """
 
     SHORT = "destination"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 from collections import Counter
@@ -94,15 +95,14 @@ def _state(module: ServingModule, layout: Layout, vocabularies: Mapping[str, str
         if table.vocabulary is not None
     }
     blocks = {name: np.asarray(block) for name, block in module.tables.items()}
-    return state_of(layout, blocks, tokens, [one.numpy() for one in module.dense_variables], {})
+    return state_of(layout, blocks, tokens, [one.numpy() for one in module.dense_variables])
 
 
 def save_layout(layout: Layout, module: ServingModule, folder: str) -> None:
     """Write the layout of a model that was saved to a folder, with the digests of its graph and its state."""
-    import dataclasses
-
-    digest = module.deltas.digest.numpy().decode()
-    dataclasses.replace(layout, graph=graph_digest(folder), digest=digest).save(folder)
+    if isinstance(module.deltas, DeltaState):
+        digest = module.deltas.digest.numpy().decode()
+        dataclasses.replace(layout, graph=graph_digest(folder), digest=digest).save(folder)
 
 
 def graph_digest(folder: str) -> str:

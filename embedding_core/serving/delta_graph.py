@@ -49,8 +49,8 @@ class DeltaExport:
         """Refuse a secret that is easily guessed."""
         if len(self.secret) < MIN_SECRET:
             raise ConfigError(
-                f"the secret for deltas has {len(self.secret)} bytes: it needs at least {MIN_SECRET}, since everyone who "
-                "can read a version can try secrets; make one with `openssl rand -hex 32`."
+                f"the secret for deltas has {len(self.secret)} bytes: it needs at least {MIN_SECRET}, since everyone "
+                "who can read a version can try secrets; make one with `openssl rand -hex 32`."
             )
 
     def spare_of(self, tokens: int) -> int:
@@ -141,9 +141,9 @@ class DeltaState(tf.Module):
 def apply_signature(module: ServingModule, state: DeltaState, layout: Layout, secret: bytes) -> Any:
     """Make the signature `apply_delta`.
 
-    It takes the int64 `number` and the strings `base`, `digest`, `checksum`, `delta` and `secret`, all scalars. It returns
-    `applied` (1 or 0), `reason` ("" or why the delta was refused, and nothing changed), and `number` and `model_digest`
-    of what is served afterwards. `number` 0 asks for these two.
+    It takes the int64 `number` and the strings `base`, `digest`, `checksum`, `delta` and `secret`, all scalars. It
+    returns `applied` (1 or 0), `reason` ("" or why the delta was refused, and nothing changed), and `number` and
+    `model_digest` of what is served afterwards. `number` 0 asks for these two.
     """
     keys = [random_key() for _ in range(_HASHES)]
     hashes = tf.constant(_hashes_of(tf.constant(secret), keys).numpy())

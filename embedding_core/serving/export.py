@@ -64,7 +64,7 @@ def export_model(
       top_k: how many candidates `top_k` and `top_k_filtered` return, and how they are searched; None for the best
         100, by exact search.
       rows_dtype: "float32", or "float16" for tables of half the size, whose values are rounded to 11 significant bits.
-      deltas: how to export a model that takes deltas, with the signature `apply_delta`; None for one that never changes.
+      deltas: how to export a model that takes deltas, with the signature `apply_delta`; None for one that does not.
 
     Returns:
       The names of the signatures written.

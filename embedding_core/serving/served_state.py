@@ -133,9 +133,9 @@ class TableState:
             ordered = self.tokens.take(order)
             found.update(f"{len(ordered)} ".encode())
             for buffer in _bytes_of(ordered):
-                found.update(buffer)
-            found.update(np.ascontiguousarray(self.rows[self.places[order.to_numpy()]]))
-        found.update(np.ascontiguousarray(self.rows[self.unknown]))
+                found.update(buffer.tobytes())
+            found.update(self.rows[self.places[order.to_numpy()]].tobytes())
+        found.update(self.rows[self.unknown].tobytes())
         return found.digest()
 
 
@@ -172,7 +172,7 @@ class ServedState:
         for name in sorted(self.tables):
             found.update(f"{name} ".encode() + self.tables[name].digest())
         for value in self.dense:
-            found.update(f"{value.dtype} {value.shape} ".encode() + np.ascontiguousarray(value).tobytes())
+            found.update(f"{value.dtype} {value.shape} ".encode() + value.tobytes())
         return found.hexdigest()
 
 
@@ -181,7 +181,7 @@ def state_of(
     blocks: Mapping[str, Array],
     tokens: Mapping[str, Sequence[bytes]],
     dense: Sequence[Array],
-    changed: Mapping[str, tuple[Sequence[bytes], Array]],
+    changed: Mapping[str, tuple[Sequence[bytes], Array]] | None = None,
 ) -> ServedState:
     """Put a state together.
 
@@ -190,26 +190,22 @@ def state_of(
       blocks: the variables of rows by name.
       tokens: the tokens of the export by table.
       dense: the dense variables.
-      changed: tokens that came or went since the export and their rows, -1 for those that went, by table.
+      changed: tokens that came or went since the export and their rows, -1 for those that went, by table;
+        None if none did.
     """
     tables = {}
     for table in layout.tables:
         rows = blocks[table.block][table.start : table.start + table.capacity]
         if table.tokens is None:
-            nothing = np.zeros(0, np.int64)
-            tables[table.name] = TableState(rows=rows, tokens=None, places=nothing, unknown=np.arange(table.capacity))
+            tables[table.name] = TableState(
+                rows=rows, tokens=None, places=np.zeros(0, np.int64), unknown=np.arange(table.capacity)
+            )
             continue
-        names, places = _with_changes(
-            list(tokens.get(table.name, ())), *changed.get(table.name, ((), nothing_changed()))
-        )
+        names, rows_of = (changed or {}).get(table.name, ((), np.zeros(0, np.int64)))
+        known, places = _with_changes(tokens.get(table.name, ()), names, rows_of)
         unknown = np.arange(table.tokens, table.tokens + table.oov_rows)
-        tables[table.name] = TableState(rows=rows, tokens=names, places=places, unknown=unknown)
+        tables[table.name] = TableState(rows=rows, tokens=known, places=places, unknown=unknown)
     return ServedState(layout=layout, tables=tables, dense=tuple(dense))
-
-
-def nothing_changed() -> npt.NDArray[np.int64]:
-    """Return the rows of no token."""
-    return np.zeros(0, np.int64)
 
 
 def _with_changes(

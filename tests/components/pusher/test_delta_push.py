@@ -1,4 +1,4 @@
-"""EmbeddingPusher pushes what changed as a delta if it can, and a whole version if it cannot; a client applies deltas."""
+"""EmbeddingPusher pushes what changed as a delta if it can, else a whole version; a client applies deltas."""
 
 import os
 
