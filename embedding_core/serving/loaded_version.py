@@ -60,6 +60,12 @@ class LoadedVersion:
         (name,) = self._meta.signature_def[signature].inputs
         return self.call(signature, **{name: np.asarray(list(rows), object)})
 
+    def reset(self) -> None:
+        """Restore the variables of the export, as loading the version again would."""
+        saver = self._meta.saver_def
+        prefix = os.path.join(self._folder, "variables", "variables")
+        self._session.run(saver.restore_op_name, feed_dict={saver.filename_tensor_name: prefix})
+
     def state(self) -> ServedState:
         """Read what is served now, through a checkpoint of the session's variables."""
         with scratch_folder("state") as folder:

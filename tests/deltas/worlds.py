@@ -15,6 +15,7 @@ from embedding_core.columns import DenseInputs
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.model_inputs import model_inputs
 from embedding_core.serving import DeltaExport, export_model
+from embedding_core.serving.served_state import state_of
 
 SECRET = b"a secret of the tests, 32 bytes."
 DENSE = DenseInputs(names=("price",), spec={"price": tf.io.FixedLenFeature([], tf.float32, 0.5)})
@@ -96,6 +97,18 @@ class World:
         if dense:
             self.weights = [draw.normal(size=value.shape).astype(np.float32) for value in self.weights]
 
+    def state(self, published):
+        """Return the state that an export of the model would have, without exporting it, in the type of another one."""
+        dtype, tables, blocks = next(iter(published.tables.values())).rows.dtype, [], {}
+        for table in published.layout.tables:
+            oov = TABLES[table.name][1]
+            tokens = None if oov is None else len(self.tokens[table.name])
+            capacity = len(self.rows[table.name])
+            blocks[table.name] = self.rows[table.name].astype(dtype)
+            tables.append(dataclasses.replace(table, block=table.name, start=0, tokens=tokens, capacity=capacity))
+        layout = dataclasses.replace(published.layout, tables=tuple(tables), digest="")
+        return state_of(layout, blocks, self.tokens, self.weights)
+
     def export(self, folder, deltas=True, rows_dtype="float32", **settings):
         """Export the model to a new folder, and return the folder."""
         folder.mkdir(parents=True)
@@ -111,6 +124,7 @@ class World:
             model=self.model(),
             dense=DENSE,
             rows_dtype=rows_dtype,
+            signatures=("embeddings",),
             deltas=DeltaExport(**settings) if deltas else None,
         )
         return folder
