@@ -69,6 +69,12 @@ def percentiles(times):
     return f"{statistics.median(times) * 1e3:.2f} ms median, {np.percentile(times, 95) * 1e3:.2f} ms p95"
 
 
+def lookups(version, requests):
+    """Return the percentiles of 200 requests, after some to warm up."""
+    timed(lambda: version.answer("embeddings", requests), 20)
+    return percentiles(timed(lambda: version.answer("embeddings", requests), 200))
+
+
 def timed(call, rounds):
     times = []
     for _ in range(rounds):
@@ -101,19 +107,11 @@ def measure(folder, count, changed, rounds, bits):
         made.append(({**given, "checksum": checksum(key, number, digest, following, content)}, delta.changed_bytes))
         state, digest = after, following
     with LoadedVersion(plain) as version:
-        timed(lambda: version.answer("embeddings", requests), 20)
-        print(
-            f"float{bits}: lookup without deltas: {percentiles(timed(lambda: version.answer('embeddings', requests), 200))}"
-        )
+        print(f"float{bits}: lookup without deltas: {lookups(version, requests)}")
     with LoadedVersion(base) as version:
-        timed(lambda: version.answer("embeddings", requests), 20)
-        print(
-            f"float{bits}: lookup with deltas: {percentiles(timed(lambda: version.answer('embeddings', requests), 200))}"
-        )
+        print(f"float{bits}: lookup with deltas: {lookups(version, requests)}")
         version.call("apply_delta", **made[0][0])
-        print(
-            f"float{bits}: lookup after a delta: {percentiles(timed(lambda: version.answer('embeddings', requests), 200))}"
-        )
+        print(f"float{bits}: lookup after a delta: {lookups(version, requests)}")
         times = []
         for request, _ in made[1:]:
             begin = time.perf_counter()

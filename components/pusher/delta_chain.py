@@ -13,8 +13,8 @@ import os
 from collections.abc import Sequence
 
 from components.pusher.publish import DELTAS, order_lock
-from components.pusher.served import number_names, served_versions
-from embedding_core.errors import CheckpointError, DeltaError
+from components.pusher.served import manifest_facts, number_names, served_versions
+from embedding_core.errors import CheckpointError, ConfigError, DeltaError
 from embedding_core.schema import Json
 from embedding_core.storage import SealedFolder, StrPath, hidden_folder, put_in_place, remove_leftovers, sync, sync_tree
 
@@ -103,6 +103,48 @@ def read_chain(destination: StrPath, version: int, first: str) -> list[Link]:
             )
         chain.append(link)
     return chain
+
+
+def last_delta(destination: StrPath, version: int) -> int:
+    """Return the number of a version's last delta; 0 if it has none."""
+    return max(numbers_of(destination, version), default=0)
+
+
+def served_facts(destination: str, version: int) -> Json:
+    """Read the facts about the push of what a version serves: its last delta, or the version itself.
+
+    Raises:
+      ConfigError: the version's manifest cannot be read.
+      CheckpointError: its last delta is damaged.
+    """
+    last = last_delta(destination, version)
+    return read_link(destination, version, last).facts if last else manifest_facts(destination, version)
+
+
+def damage_of_chain(destination: str, version: int) -> str | None:
+    """Return what is wrong with a version's deltas, or None if they are as published."""
+    if not last_delta(destination, version):
+        return None
+    try:
+        read_chain(destination, version, manifest_facts(destination, version).get("deltas", {}).get("digest", ""))
+    except (CheckpointError, ConfigError) as error:
+        return str(error)
+    return None
+
+
+def copy_chain(destination: str, source: int, target: int) -> int:
+    """Publish the deltas of a version behind its copy, whose graph takes them, too; return their number.
+
+    Raises:
+      CheckpointError: one of them is damaged.
+    """
+    if not last_delta(destination, source):
+        return 0
+    first = manifest_facts(destination, source).get("deltas", {}).get("digest", "")
+    chain = read_chain(destination, source, first)
+    for place, link in enumerate(chain):
+        publish_delta(destination, target, chain[:place], link)
+    return len(chain)
 
 
 def publish_delta(destination: StrPath, version: int, chain: Sequence[Link], link: Link) -> str:

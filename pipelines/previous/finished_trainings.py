@@ -7,8 +7,9 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
-from components.pusher.served import manifest_facts, served_versions
-from embedding_core.errors import ConfigError
+from components.pusher.delta_chain import served_facts
+from components.pusher.served import served_versions
+from embedding_core.errors import CheckpointError, ConfigError
 from pipelines.config import PipelineConfig
 from pipelines.config.bases import SERVED, TRAINED
 from pipelines.lineage.graph import Node, artifacts_of, open_store, read_graph
@@ -181,8 +182,8 @@ class FinishedTrainings:
 
     def _run_of_version(self, version: int) -> Node | None:
         try:
-            facts = manifest_facts(self.destination, version)
-        except ConfigError:  # damaged, or written by another program: it does not name a training
+            facts = served_facts(self.destination, version)
+        except (CheckpointError, ConfigError):  # damaged, or written by another program: it does not name a training
             return None
         return self.artifact_at(str(facts.get("sources", {}).get("model_run", "")))
 
