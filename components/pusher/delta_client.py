@@ -20,6 +20,8 @@ from embedding_core.errors import ConfigError, DeltaError
 
 Call: TypeAlias = Callable[..., Mapping[str, Any]]
 """A call of `apply_delta`: takes its inputs by name (int, str or bytes), and returns its outputs."""
+NOTHING: Mapping[str, Any] = {"number": 0, "base": "", "digest": "", "checksum": "", "delta": b"", "secret": b""}
+"""The inputs of a call that changes nothing, and says what is served."""
 _SIGNATURE = "apply_delta"
 _TIMEOUT = 60.0
 
@@ -97,7 +99,7 @@ def apply_chain(server: Any, first: str, chain: Sequence[Link], secret: bytes) -
 
 
 def _ask(call: Call) -> tuple[int, str]:
-    answer = call(number=0, base="", digest="", checksum="", delta=b"", secret=b"")
+    answer = call(**NOTHING)
     return int(answer["number"]), _text(answer["model_digest"])
 
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 from tfx import types
 from tfx.dsl.io import fileio
 from tfx.utils import io_utils
@@ -19,6 +20,7 @@ from components import progress
 from components import spec_keys as keys
 from components.base_executor import ComponentExecutor, Execution
 from components.compat import PusherExecutor
+from components.pusher.delta_client import NOTHING
 from components.pusher.delta_push import find_pushed, push_delta
 from components.pusher.proof import Proof, edges_of, prove, rows_below
 from components.pusher.publish import publish
@@ -29,6 +31,7 @@ from components.pusher.warmup import write_warmup
 from embedding_core.errors import DeltaError, NonfiniteError, ParityError
 from embedding_core.schema import Json
 from embedding_core.serving import DeltaExport
+from embedding_core.serving.delta_graph import APPLY_DELTA
 from embedding_core.serving.served_state import Layout
 from embedding_core.storage import is_remote, scratch_folder
 from embedding_core.top_k_config import TopK
@@ -133,7 +136,8 @@ class Executor(ComponentExecutor, PusherExecutor):
         try:
             _report(1, "exporting")
             trained.export(folder, rows_dtype, top_k, export)
-            write_warmup(folder, trained.requests(trained.synthetic_rows(_WARMUP_ROWS)))
+            asking = {} if export is None else {APPLY_DELTA: {**NOTHING, "number": np.int64(0)}}
+            write_warmup(folder, trained.requests(trained.synthetic_rows(_WARMUP_ROWS)), scalars=asking)
             destination, keep_last = properties[keys.PUSH_DESTINATION], properties.get(keys.KEEP_LAST)
             if deltas is None or export is None:
                 return _publish(folder, destination, check, keep_last)

@@ -118,7 +118,11 @@ def test_pusher_pushes_a_delta_if_only_rows_tokens_and_weights_changed(tmp_path)
     (version,) = served_versions(served)
     assert facts_of(first)[:2] == [str(version), "0"]
     assert facts_of(first)[3] == "there is no version yet."
-    second = push_to(served, trained(tmp_path, [b"b", b"e", b"d", b"a", b"f"], change=0.5))
+    run = trained(tmp_path, [b"b", b"e", b"d", b"a", b"f"], change=0.5)
+    second = push_to(served, run)
+    recorded = push_to(served, run)  # as if the first pusher was killed before MLMD recorded its execution
+    assert facts_of(recorded) == facts_of(second)
+    assert os.path.exists(f"{recorded.uri}/saved_model.pb")
     assert served_versions(served) == [version]
     assert facts_of(second)[:2] == [str(version), "1"]
     assert facts_of(second)[3] == ""
@@ -128,6 +132,9 @@ def test_pusher_pushes_a_delta_if_only_rows_tokens_and_weights_changed(tmp_path)
     assert chain[0].facts["changes"]["words"] == {"rows": 6, "came": 2, "went": 1}
     assert chain[0].facts["parity"]["passed"]
     assert chain[0].facts["deltas"]["proof"]["compared"]["embeddings"] > 50
+    (warmup,) = [one for one in pushing.warmup_requests(served / str(version)) if "secret" in one.inputs]
+    assert warmup.inputs["number"].dtype == tf.int64.as_datatype_enum
+    assert tf.make_ndarray(warmup.inputs["secret"]).tolist() == b""
     loaded = tf.saved_model.load(str(served / str(version)))
     assert apply_chain(loaded, exported, chain, SECRET.encode()).number == 1
     again = apply_chain(loaded, exported, chain, SECRET.encode())
