@@ -39,10 +39,13 @@ class _Copy:
 
 
 def pushes_of(graph: Mapping[int, Node], destination: str | None = None) -> dict[int, Node]:
-    """Return the PushedModel of every version that was pushed, copies included; None means any destination."""
+    """Return the PushedModel of every version that was pushed, copies included; None means any destination.
+
+    If deltas were pushed to a version, the PushedModel is that of the last one.
+    """
     return {
         int(node.facts["pushed_version"]): node
-        for node in graph.values()
+        for node in sorted(graph.values(), key=lambda node: node.id)
         if node.type == _PUSHED_MODEL
         and node.facts.get("pushed")
         and (destination is None or _folder(node.facts["pushed_destination"]) == _folder(f"{destination}/1"))

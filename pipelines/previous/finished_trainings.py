@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
-from components.pusher.delta_chain import served_facts
+from components.pusher.delta_chain import last_delta, served_facts
 from components.pusher.served import served_versions
 from embedding_core.errors import CheckpointError, ConfigError
 from pipelines.config import PipelineConfig
@@ -175,7 +175,9 @@ class FinishedTrainings:
         """Make a PushedModel, by version, for each push of this pipeline that was killed before it was recorded."""
         known, unrecorded = pushes_of(self.graph, self.destination), {}
         for version in served_versions(self.destination):
-            run = None if version in known else self._run_of_version(version)
+            recorded = known.get(version)
+            delta = -1 if recorded is None else int(recorded.facts.get("pushed_delta") or 0)
+            run = None if delta >= last_delta(self.destination, version) else self._run_of_version(version)
             if run is not None:
                 unrecorded[version] = Node(id=0, type="PushedModel", uri="", facts={}, producer=None, inputs=(run.id,))
         return unrecorded
