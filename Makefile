@@ -219,6 +219,7 @@ bench: venv ## side-by-side measurements against peers; TORCH=, KERAS_RS= <Pytho
 	$(BIN)/python -m benchmarks.simulated_tpu
 	$(BIN)/python -m benchmarks.serving
 	$(BIN)/python -m benchmarks.serving_memory runs/benchmarks
+	$(BIN)/python -m benchmarks.served_rows runs/benchmarks
 	$(BIN)/python -m benchmarks.approximate_top_k
 	$(BIN)/python -m benchmarks.delta_push
 

@@ -75,7 +75,7 @@ def write_vocabulary(path, size):
             file.write(b"".join(b"token-%07d\n" % number for number in range(start, min(size, start + (1 << 14)))))
 
 
-def ours(case, tables, vocabulary):
+def ours(case, tables, vocabulary, rows_dtype="float32"):
     """Build the signature `embeddings` of an exported model, with its outputs concatenated."""
     column = {"dtype": "string" if case.tokens else "int64", "multivalent": case.multivalent}
     table = {"vocabulary": "v", "oov_rows": 1} if case.tokens else {}
@@ -85,7 +85,7 @@ def ours(case, tables, vocabulary):
             FeatureConfig(name=name, table=name, column=ColumnConfig(name=name, **column)) for name in NAMES
         ),
     )
-    module = ServingModule(config, dict(zip(NAMES, tables, strict=True)), {"v": vocabulary}, None)
+    module = ServingModule(config, dict(zip(NAMES, tables, strict=True)), {"v": vocabulary}, None, rows_dtype)
     columns = module.columns(NAMES)
 
     def look_up(examples):

@@ -2,8 +2,9 @@
 
 The model has one table of raw ids with dim 64. "live" exports a variable whose rows were updated sparsely, as in
 training; "assigned" exports one that was only assigned as a whole; "checkpoint" exports the table of an embedding
-checkpoint; "float16" exports the same table with float16 rows. Each runs in a new process. The figure is the peak
-resident set (VmHWM) during the export minus the resident set before it, in bytes and as a share of the float32 table.
+checkpoint; "float16" and "int8" export the same table with rows of these types. Each runs in a new process. The figure
+is the peak resident set (VmHWM) during the export minus the resident set before it, in bytes and as a share of the
+float32 table.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 DIM, SLICE = 64, 1 << 16
-KINDS = ("live", "assigned", "checkpoint", "float16")
+KINDS = ("live", "assigned", "checkpoint", "float16", "int8")
 
 
 def slices(rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
@@ -43,10 +44,10 @@ def measured(kind: str, folder: str, rows: int) -> dict[str, Any]:
         features=(FeatureConfig(name="id", table="item", column=ColumnConfig(name="id", dtype="int64")),),
     )
     source, model_folder = os.path.join(folder, "checkpoint"), os.path.join(folder, f"model_{kind}")
-    if kind in {"checkpoint", "float16"}:
+    if kind not in {"live", "assigned"}:
         if not os.path.exists(source):
             write_tables(source, config, lambda key: slices(rows), step=1, vocabularies={})
-        dtype = "float16" if kind == "float16" else "float32"
+        dtype = "float32" if kind == "checkpoint" else kind
         found = peak(lambda: export_embeddings(source, model_folder, rows_dtype=dtype))
     else:
         table = tf.Variable(tf.zeros([rows, DIM]))

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import itertools
-import struct
 from collections.abc import Iterator, Sequence
 
-import google_crc32c
 import numpy as np
 import pyarrow as pa
 from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
@@ -18,6 +15,7 @@ from components.example_gen.parquet_rows import typed_batch
 from components.example_gen.rows import BadRows, Batch
 from components.example_gen.settings import Settings
 from embedding_core.errors import DataError
+from embedding_core.storage import read_records
 
 _BATCH = 8_192
 
@@ -30,34 +28,10 @@ def tfrecord_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Ba
     """
     decoder = ExamplesToRecordBatchDecoder()
     with reading(path), open_unpacked(path) as stream:
-        records = enumerate(_records(path, stream), start=1)
+        records = enumerate(read_records(path, stream), start=1)
         while chunk := list(itertools.islice(records, _BATCH)):
             numbers, examples, columns = _decode(path, decoder, chunk, bad)
             yield _batch(path, columns, settings, numbers, examples)
-
-
-def _records(path: str, stream: io.BufferedReader) -> Iterator[bytes]:
-    """Yield the records, each checked against its checksums."""
-    for number in itertools.count(1):
-        head = stream.read(12)
-        if not head:
-            return
-        size = struct.unpack("<Q", head[:8])[0] if len(head) == 12 else 0
-        if len(head) == 12 and _checksum(head[:8]) != head[8:]:
-            what = "is damaged at" if number > 1 else "is not a TFRecord file, or is damaged at"
-            raise DataError(f"{path} {what} record {number}: write it again.")
-        data, check = stream.read(size), stream.read(4)
-        if len(head) < 12 or len(check) < 4:
-            raise DataError(f"{path} is cut off within record {number}: write it again.")
-        if _checksum(data) != check:
-            raise DataError(f"{path} is damaged at record {number} (its checksum differs): write it again.")
-        yield data
-
-
-def _checksum(data: bytes) -> bytes:
-    """Compute TFRecord's masked CRC-32C, as the four bytes in the file."""
-    crc = google_crc32c.value(data)
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
 def _decode(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
 from tfx.types.component_spec import ComponentSpec
@@ -27,7 +29,7 @@ class EmbeddingPusherSpec(ComponentSpec):
         keys.EXAMPLES,
         keys.VOCABULARIES,
         keys.TABLE_CONFIGS,
-        optional=[keys.TRANSFORM_GRAPH, keys.SCHEMA, keys.MODEL_BLESSING, keys.QUALITY_BLESSING],
+        optional=[keys.TRANSFORM_GRAPH, keys.SCHEMA, keys.MODEL_BLESSING, *keys.GATE_BLESSINGS],
     )
     OUTPUTS = channels(keys.PUSHED_MODEL)
 
@@ -64,6 +66,7 @@ class EmbeddingPusher(base_component.BaseComponent):
         schema: types.BaseChannel | None = None,
         model_blessing: types.BaseChannel | None = None,
         quality_blessing: types.BaseChannel | None = None,
+        shadow_blessing: types.BaseChannel | None = None,
         push: Push | None = None,
         parity_rows: int = 1000,
         parity_split: str = "eval",
@@ -83,9 +86,10 @@ class EmbeddingPusher(base_component.BaseComponent):
           model_blessing: a channel of `ModelBlessing`, from TFX's Evaluator; a model that is not blessed is not pushed.
           quality_blessing: a channel of `ModelBlessing`, from QualityGate; a model that is not blessed is not pushed,
             and QualityGate's reason is recorded.
+          shadow_blessing: a channel of `ModelBlessing`, from Shadow; the same.
           push: `tolerance` (absolute for values below 1, relative above), `keep_last` (number of versions to keep),
-            `rows_dtype` (type of the served rows), `top_k` (answers of a retrieval model) and `deltas` (pushes of what
-            changed alone); its `destination` is ignored. None means `Push()`.
+            `rows_dtype` (type of the served rows, or types by table), `top_k` (answers of a retrieval model) and
+            `deltas` (pushes of what changed alone); its `destination` is ignored. None means `Push()`.
           parity_rows: number of rows that are compared, not counting edge cases.
           parity_split: the split that these rows are taken from.
           republish: any text. A new text makes the cache miss, so that a model is pushed again if its version was
@@ -108,13 +112,14 @@ class EmbeddingPusher(base_component.BaseComponent):
             schema=schema,
             model_blessing=model_blessing,
             quality_blessing=quality_blessing,
+            shadow_blessing=shadow_blessing,
             push_destination=push_destination,
             tolerance=push.tolerance,
             keep_last=push.keep_last,
             parity_rows=parity_rows,
             parity_split=parity_split,
             republish=republish,
-            rows_dtype=None if push.rows_dtype == "float32" else push.rows_dtype,
+            rows_dtype=None if push.rows_dtype == "float32" else json.dumps(push.to_mapping()[keys.ROWS_DTYPE]),
             top_k=None if push.top_k == TopK() else push.top_k.to_json(),
             deltas=None if push.deltas is None else push.deltas.to_json(),
         )

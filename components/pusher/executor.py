@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 from tfx import types
 from tfx.dsl.io import fileio
 from tfx.utils import io_utils
@@ -20,7 +19,6 @@ from components import progress
 from components import spec_keys as keys
 from components.base_executor import ComponentExecutor, Execution
 from components.compat import PusherExecutor
-from components.pusher.delta_client import NOTHING
 from components.pusher.delta_push import find_pushed, push_delta
 from components.pusher.proof import Proof, edges_of, prove, rows_below
 from components.pusher.publish import publish
@@ -29,10 +27,11 @@ from components.pusher.served import Publication, identity_of
 from components.pusher.trained_model import Sources, Trained, load_trained
 from components.pusher.warmup import write_warmup
 from embedding_core.errors import DeltaError, NonfiniteError, ParityError
+from embedding_core.rows_dtype import dtypes_of_tables
 from embedding_core.schema import Json
 from embedding_core.serving import DeltaExport
-from embedding_core.serving.delta_graph import APPLY_DELTA
 from embedding_core.serving.served_state import Layout
+from embedding_core.shadow.request_rows import Public
 from embedding_core.storage import is_remote, scratch_folder
 from embedding_core.top_k_config import TopK
 
@@ -85,9 +84,10 @@ class Executor(ComponentExecutor, PusherExecutor):
     def _missed(self, execution: Execution) -> list[str]:
         """Return why the model is not blessed, one sentence per component that refused it; empty if it is blessed."""
         reasons = [] if self.CheckBlessing(execution.inputs) else ["the Evaluator's thresholds were not met."]
-        for blessing in execution.inputs.get(keys.QUALITY_BLESSING, ()):
-            if not self.CheckBlessing({keys.MODEL_BLESSING: [blessing]}):
-                reasons.append(blessing.get_string_custom_property("reason") or "QualityGate's rules were not met.")
+        for key in keys.GATE_BLESSINGS:
+            for blessing in execution.inputs.get(key, ()):
+                if not self.CheckBlessing({keys.MODEL_BLESSING: [blessing]}):
+                    reasons.append(blessing.get_string_custom_property("reason") or f"`{key}` is a refusal.")
         return reasons
 
     def _push(self, folder: str, trained: Trained, execution: Execution) -> tuple[Publication, Json]:
@@ -101,10 +101,9 @@ class Executor(ComponentExecutor, PusherExecutor):
         examples = execution.split_folders(keys.EXAMPLES, properties.get(keys.PARITY_SPLIT) or "eval")
         sources = {**dataclasses.asdict(_sources(execution)), "evaluated": evaluated, "examples": examples}
         identity = identity_of(sources, {key: properties.get(key) for key in _PROVEN_WITH}, evaluated)
-        rows_dtype, top_k = (
-            properties.get(keys.ROWS_DTYPE) or "float32",
-            TopK.from_mapping(execution.json(keys.TOP_K) or {}),
-        )
+        top_k = TopK.from_mapping(execution.json(keys.TOP_K) or {})
+        tables = [table.name for table in trained.config.tables]
+        dtypes = dtypes_of_tables(execution.json(keys.ROWS_DTYPE) or "float32", tables)
         given = execution.json(keys.DELTAS)
         deltas = None if given is None else Deltas.from_mapping(given)
         export = None if deltas is None else DeltaExport(secret=deltas.secret(), spare_rows=deltas.spare_rows)
@@ -112,7 +111,7 @@ class Executor(ComponentExecutor, PusherExecutor):
         if known is not None:
             _report(1, f"version {known[0].version} is this model already")
             if known[0].delta:
-                trained.export(folder, rows_dtype, top_k, export)
+                trained.export(folder, dtypes, top_k, export)
             else:
                 io_utils.copy_dir(known[0].path, folder)
             return known
@@ -121,23 +120,24 @@ class Executor(ComponentExecutor, PusherExecutor):
 
         def check(copy: str) -> Json:
             _report(2, "comparing with training")
-            measured.append(prove(copy, evaluated, trained, rows, float(properties[keys.TOLERANCE]), top_k))
+            measured.append(prove(copy, evaluated, trained, rows, float(properties[keys.TOLERANCE]), top_k, dtypes))
             if not measured[-1].passed:
                 raise ParityError(measured[-1].reason)
             _report(3, "publishing")
             return {
                 "parity": measured[-1].to_dict(),
                 "top_k": top_k.to_mapping(),
+                "rows_dtype": dtypes,
                 "vocabularies": dict(trained.digests),
+                "public": Public.of(trained.config).to_json(),
                 "sources": sources,
                 "identity": identity,
             }
 
         try:
             _report(1, "exporting")
-            trained.export(folder, rows_dtype, top_k, export)
-            asking = {} if export is None else {APPLY_DELTA: {**NOTHING, "number": np.int64(0)}}
-            write_warmup(folder, trained.requests(trained.synthetic_rows(_WARMUP_ROWS)), scalars=asking)
+            trained.export(folder, dtypes, top_k, export)
+            write_warmup(folder, trained.requests(trained.synthetic_rows(_WARMUP_ROWS)))
             destination, keep_last = properties[keys.PUSH_DESTINATION], properties.get(keys.KEEP_LAST)
             if deltas is None or export is None:
                 return _publish(folder, destination, check, keep_last)

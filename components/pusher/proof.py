@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from components.base_executor import files_below
+from components.pusher.push_section import Push
 from components.pusher.retrieval_proof import RetrievalProof
 from components.pusher.trained_model import Sources, Trained, load_trained
 from components.pusher.version_manifest import verify_version
@@ -15,11 +16,12 @@ from embedding_core.errors import CheckpointError, ParityError
 from embedding_core.model_inputs import is_two_tower
 from embedding_core.proof.edge_cases import EdgeCase, edge_cases, read_rows
 from embedding_core.proof.parity import Inputs, ParityReport, compare, score_signatures
+from embedding_core.rows_dtype import RowsDtype
 from embedding_core.schema import Json
 from embedding_core.serving import columns_of, named_inputs
 from embedding_core.top_k_config import TopK
 
-_SERVED, _VECTORS, _RAW = "serving_default", "embeddings", "raw"
+_SERVED, _VECTORS, _RAW, _ROUNDED = "serving_default", "embeddings", "raw", "rounded"
 _REAL = "rows of the split: what is served is what was trained"
 
 
@@ -30,11 +32,13 @@ class Proof:
     Attributes:
       report: differences by output: `training/...`, `training/embeddings/<feature>`, `evaluated/...`, and
         `raw/...` for the signature of named tensors; `training/query/vector`, `training/candidate/vector`,
-        `training/top_k/...` and `training/top_k_filtered/...` of a two-tower model.
+        `training/top_k/...` and `training/top_k_filtered/...` of a two-tower model. If rows are rounded,
+        `rounded/embeddings/<feature>` is the difference from training's lookup with the rounded rows.
       rows: number of rows of the split that were compared.
       edge_rows: number of generated edge cases that were also compared.
       recall: by signature, the share of the best candidates that an approximate search found; empty if exact.
       min_recall: the least share allowed.
+      rounded: the tables whose rows are rounded, with their types.
     """
 
     report: ParityReport
@@ -42,6 +46,7 @@ class Proof:
     edge_rows: int
     recall: Mapping[str, float] = dataclasses.field(default_factory=dict)
     min_recall: float = 0.0
+    rounded: Mapping[str, RowsDtype] = dataclasses.field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -53,11 +58,20 @@ class Proof:
         """Why the proof failed, in one line; empty if it passed."""
         low = [name for name, share in self.recall.items() if share < self.min_recall]
         if not self.report.passed or not low:
-            return self.report.reason
+            return f"{self.report.reason}{self._rounding}"
         return (
             f"{low[0]} found {self.recall[low[0]]:.4f} of the best candidates, and `push.top_k.approximate.min_recall` "
             f"is {self.min_recall:g}: raise `probes`, or search exactly (`when: never`)."
         )
+
+    @property
+    def _rounding(self) -> str:
+        """The remedy if nothing but the rounding of rows exceeds the tolerance."""
+        exact = [item.within for item in self.report.differences if item.name.startswith(f"{_ROUNDED}/")]
+        if self.report.passed or not exact or not all(exact):
+            return ""
+        types = ", ".join(f"{name!r} as {dtype}" for name, dtype in self.rounded.items())
+        return f" Rows are rounded ({types}): raise `push.tolerance`, or serve more of these tables as float32."
 
     def to_dict(self) -> Json:
         """Return the figures as JSON values."""
@@ -72,8 +86,12 @@ def prove(
     rows: Sequence[bytes],
     tolerance: float,
     top_k: TopK | None = None,
+    dtypes: Mapping[str, RowsDtype] | None = None,
 ) -> Proof:
     """Score rows and their edge cases with three models, and compare the scores.
+
+    If rows are served rounded, `trained` gets the same rows at the end, and looks up once more. The served vectors must
+    be the same as these, within the default tolerance if `tolerance` is larger.
 
     Args:
       exported: folder of the serving-only SavedModel; loaded in a fresh process.
@@ -82,6 +100,7 @@ def prove(
       rows: serialized tf.Examples.
       tolerance: the largest difference allowed.
       top_k: settings of the export; None leaves out the signatures that only a two-tower model has.
+      dtypes: types of the served rows by table; None if they are unknown.
 
     Raises:
       ParityError: there are no rows, or one of the SavedModels does not load or score.
@@ -114,12 +133,18 @@ def prove(
         wanted = {name: value[kept] for name, value in expected[_SERVED].items()}
         parts.append(same(wanted, served[_RAW], signature=_RAW, rules=[rules[row] for row in kept]))
     more, recall = ([], {}) if retrieval is None else retrieval.compare(served, tolerance)
+    lossy: dict[str, RowsDtype] = {name: dtype for name, dtype in (dtypes or {}).items() if dtype != "float32"}
+    if lossy:
+        trained.round_rows(lossy)
+        again, closely = trained.score(every)[_VECTORS], min(tolerance, Push().tolerance)
+        parts.append(same(again, served[_VECTORS], signature=f"{_ROUNDED}/{_VECTORS}", tolerance=closely))
     return Proof(
         report=parts[0].merged(*parts[1:], *more),
         rows=len(rows),
         edge_rows=len(edges),
         recall=recall,
         min_recall=0.0 if top_k is None else top_k.approximate.min_recall,
+        rounded=lossy,
     )
 
 
@@ -151,4 +176,5 @@ def prove_again(version: str, rows: int, tolerance: float) -> Proof:
         raise CheckpointError(f"{version!r} does not say what it was made of: EmbeddingPusher did not publish it.")
     evaluated, folders = made_of.pop("evaluated"), made_of.pop("examples")
     top_k = TopK.from_mapping(facts["top_k"]) if "top_k" in facts else None  # versions of earlier releases lack it
-    return prove(version, evaluated, load_trained(Sources(**made_of)), rows_below(folders, rows), tolerance, top_k)
+    trained, dtypes = load_trained(Sources(**made_of)), facts.get("rows_dtype")  # which earlier releases lack
+    return prove(version, evaluated, trained, rows_below(folders, rows), tolerance, top_k, dtypes)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
 from embedding_core.errors import ConfigError
+from embedding_core.rows_dtype import RowsDtypeSetting
 from embedding_core.schema import Json, NonNegative, Positive, PositiveNumber, Section, Share, Text
 from embedding_core.top_k_config import TopK
 
@@ -64,7 +65,8 @@ class Push(Section):
       destination: folder of versions, which TensorFlow Serving watches; null is `serving` in the work_dir.
       tolerance: largest accepted difference between the results of training and serving.
       keep_last: number of versions that are kept; null is all.
-      rows_dtype: type of the served rows; float16 halves the tables, and `tolerance` has to allow for the lost digits.
+      rows_dtype: type of the served rows, or a mapping of tables to types, the others being float32. float16 halves a
+        table, and int8 stores n values in n + 8 bytes; `tolerance` has to allow for the lost digits.
       top_k: what the signatures `top_k` and `top_k_filtered` of a retrieval model return.
       deltas: `true`, or settings of deltas, for servers that take over changed rows while they run. The model then has
         a signature that changes it, which clients must not reach. `false` or null pushes whole versions alone.
@@ -75,6 +77,6 @@ class Push(Section):
     destination: Text | None = None
     tolerance: NonNegative = 1e-5
     keep_last: Positive | None = None
-    rows_dtype: Literal["float32", "float16"] = "float32"
+    rows_dtype: RowsDtypeSetting = "float32"
     top_k: TopK = TopK()
     deltas: Annotated[Deltas | None, BeforeValidator(_from_bool), _OrBool()] = None

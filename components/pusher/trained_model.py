@@ -17,7 +17,9 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.engines import HostEngine
 from embedding_core.errors import ConfigError
 from embedding_core.model_inputs import call_model, is_two_tower, sequence_lengths, token_candidate
+from embedding_core.rows_dtype import RowsDtype, RowsDtypes
 from embedding_core.serving import DeltaExport, columns_of, export_model, named_inputs, synthetic_rows
+from embedding_core.serving.row_formats import rounded
 from embedding_core.task_outputs import served_outputs
 from embedding_core.tasks import POSITIVE, Task
 from embedding_core.top_k_config import TopK
@@ -27,6 +29,7 @@ from embedding_core.training.training_inputs import RowParser
 
 _BATCH = 512
 _CANDIDATES = 4096
+_ROUNDED = 65536
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,7 +86,11 @@ class Trained:
         return np.concatenate([self.model.candidate_vectors(self.engine.lookup(one)).numpy() for one in ragged])
 
     def export(
-        self, folder: str, rows_dtype: str = "float32", top_k: TopK | None = None, deltas: DeltaExport | None = None
+        self,
+        folder: str,
+        rows_dtype: RowsDtypes = "float32",
+        top_k: TopK | None = None,
+        deltas: DeltaExport | None = None,
     ) -> tuple[str, ...]:
         """Write the serving-only SavedModel, with rows of type `rows_dtype`; return the names of its signatures."""
         return export_model(
@@ -98,6 +105,14 @@ class Trained:
             top_k=top_k,
             deltas=deltas,
         )
+
+    def round_rows(self, dtypes: Mapping[str, RowsDtype]) -> None:
+        """Replace the rows of tables by those that are served for them as `dtypes`, slice after slice."""
+        for name, dtype in dtypes.items():
+            table = self.engine.table_variables[name]
+            for start in range(0, 0 if dtype == "float32" else table.shape[0], _ROUNDED):
+                places = tf.range(start, min(start + _ROUNDED, table.shape[0]))
+                table.scatter_update(tf.IndexedSlices(rounded(tf.gather(table, places).numpy(), dtype), places))
 
     def synthetic_rows(self, count: int) -> list[bytes]:
         """Make serialized tf.Examples that every signature accepts and that do not come from a data set."""

@@ -23,10 +23,7 @@ _MOST_REQUESTS = 1000  # the server refuses a version with more
 
 
 def write_warmup(
-    saved_model: str | os.PathLike[str],
-    requests: Mapping[str, Json],
-    batches: tuple[int, ...] = (1, 32),
-    scalars: Mapping[str, Json] | None = None,
+    saved_model: str | os.PathLike[str], requests: Mapping[str, Json], batches: tuple[int, ...] = (1, 32)
 ) -> int:
     """Write warm-up requests into a SavedModel.
 
@@ -34,7 +31,6 @@ def write_warmup(
       saved_model: its folder.
       requests: for each signature, arrays `[rows, ...]` by input name; rows are repeated if there are too few.
       batches: numbers of rows; each signature gets one request of each number.
-      scalars: for each further signature, the inputs by name of one request.
 
     Returns:
       How many requests were written.
@@ -47,7 +43,6 @@ def write_warmup(
         for signature, inputs in requests.items()
         for batch in batches
     ]
-    logs += [_log(signature, inputs) for signature, inputs in (scalars or {}).items()]
     if len(logs) > _MOST_REQUESTS:
         raise CheckpointError(f"{len(logs)} warm-up requests: a server takes at most {_MOST_REQUESTS}; pass fewer.")
     path = Path(saved_model) / WARMUP

@@ -38,16 +38,20 @@ class Difference:
       name: name of the output, as ``<signature>/<output>``.
       rows: number of compared rows.
       max_abs: largest absolute difference; infinite if shapes or texts differ, or only one side is NaN.
+      mean_abs: mean absolute difference of all entries; 0 if there are none.
       non_finite: number of entries that are NaN or infinite on either side.
       within: whether there are rows, and every entry is finite and differs by at most
         ``tolerance * max(1, |expected|)``.
+      tolerance: largest allowed difference, absolute below 1 and relative above.
     """
 
     name: str
     rows: int
     max_abs: float
+    mean_abs: float
     non_finite: int
     within: bool
+    tolerance: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,7 +93,7 @@ class ParityReport:
         worst = max((item for item in self.differences if not item.within), key=lambda item: item.max_abs)
         return (
             f"{worst.name} differs by {worst.max_abs:.3g} from training on {worst.rows} rows "
-            f"({worst.non_finite} entries not finite); the tolerance is {self.tolerance:g}{self._broken_rules}."
+            f"({worst.non_finite} entries not finite); the tolerance is {worst.tolerance:g}{self._broken_rules}."
         )
 
     @property
@@ -115,22 +119,24 @@ class ParityReport:
             "passed": self.passed,
             "reason": self.reason,
             "rows": self.rows,
-            "max_abs": _json_number(self.max_abs),
+            "max_abs": json_number(self.max_abs),
             "tolerance": self.tolerance,
-            "broken": {rule: _json_number(gap) for rule, gap in self.broken.items()},
+            "broken": {rule: json_number(gap) for rule, gap in self.broken.items()},
             "differences": {
                 item.name: {
                     "rows": item.rows,
-                    "max_abs": _json_number(item.max_abs),
+                    "max_abs": json_number(item.max_abs),
+                    "mean_abs": json_number(item.mean_abs),
                     "non_finite": item.non_finite,
                     "within": item.within,
+                    "tolerance": item.tolerance,
                 }
                 for item in self.differences
             },
         }
 
 
-def _json_number(value: float) -> float | str:
+def json_number(value: float) -> float | str:
     """Return the number; infinity and NaN, which JSON does not have, as text."""
     return value if np.isfinite(value) else str(value)
 
@@ -150,19 +156,22 @@ def compare(
     """
     differences, broken = [], dict[str, float]()
     for name, left in expected.items():
-        gap, non_finite = _gaps(left, actual.get(name))
-        allowed = tolerance * np.maximum(1.0, np.zeros(left.shape) if _is_text(left) else np.abs(_numbers(left)))
+        gap, non_finite = gaps(left, actual.get(name))
+        allowed = tolerance * np.maximum(1.0, np.zeros(left.shape) if is_text(left) else np.abs(_numbers(left)))
         over = (gap > allowed) | non_finite
-        differences.append(_difference(f"{signature}/{name}", gap, non_finite, over))
+        differences.append(_difference(f"{signature}/{name}", gap, non_finite, over, tolerance))
         for row in map(int, np.unique(np.nonzero(over)[0])):
             rule = rules[row] if rules is not None else ""
             broken[rule] = max(float(gap[row].max(initial=0.0)), broken.get(rule, 0.0))
     return ParityReport(tolerance=tolerance, differences=tuple(differences), broken={} if rules is None else broken)
 
 
-def _gaps(expected: npt.ArrayLike, actual: npt.ArrayLike | None) -> tuple[Gaps, Marks]:
-    """Compute the absolute difference of each entry, and whether one or both of its values are not finite."""
-    if _is_text(expected) or (actual is not None and _is_text(actual)):
+def gaps(expected: npt.ArrayLike, actual: npt.ArrayLike | None) -> tuple[Gaps, Marks]:
+    """Compute the absolute difference of each entry, and whether one or both of its values are not finite.
+
+    The difference is infinite if the shapes or texts differ, only one value is NaN, or `actual` is None.
+    """
+    if is_text(expected) or (actual is not None and is_text(actual)):
         return _gaps_of_texts(np.asarray(expected), np.asarray(actual))
     left, right = _numbers(expected), _numbers(np.nan if actual is None else actual)
     if left.shape != right.shape:
@@ -176,7 +185,8 @@ def _numbers(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
     return np.asarray(values, np.float64)
 
 
-def _is_text(values: npt.ArrayLike) -> bool:
+def is_text(values: npt.ArrayLike) -> bool:
+    """Return whether an array holds texts."""
     return np.asarray(values).dtype.kind in "OSU"
 
 
@@ -185,13 +195,15 @@ def _gaps_of_texts(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> tuple[Gap
     return np.where(same, 0.0, np.inf), np.zeros(left.shape, bool)
 
 
-def _difference(name: str, gap: Gaps, non_finite: Marks, over: Marks) -> Difference:
+def _difference(name: str, gap: Gaps, non_finite: Marks, over: Marks, tolerance: float) -> Difference:
     return Difference(
         name=name,
         rows=len(gap),
         max_abs=float(gap.max(initial=0.0)),
+        mean_abs=float(gap.mean()) if gap.size else 0.0,
         non_finite=int(non_finite.sum()),
         within=len(gap) > 0 and not over.any(),
+        tolerance=tolerance,
     )
 
 
@@ -242,12 +254,16 @@ def score_signatures(
 
 
 def _run(command: list[str], model: str, timeout: float) -> None:
-    # Scores on the CPU, where the exported model looks up: the parent may still hold the accelerator.
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
     reading, writing = os.pipe()  # the child ends when `writing` closes, even if this process is killed
     try:
         done = subprocess.run(  # noqa: S603
-            command, env=environment, stdin=reading, capture_output=True, text=True, timeout=timeout, check=False
+            command,
+            env=scoring_environment(),
+            stdin=reading,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise ParityError(
@@ -258,11 +274,19 @@ def _run(command: list[str], model: str, timeout: float) -> None:
         os.close(writing)
     if done.returncode:
         raise ParityError(
-            f"{model!r} failed in a fresh process (exit code {done.returncode}): {_last_line(done.stderr)}"
+            f"{model!r} failed in a fresh process (exit code {done.returncode}): {error_line(done.stderr)}"
         )
 
 
-def _last_line(text: str) -> str:
+def scoring_environment() -> dict[str, str]:
+    """Return the environment of a process that scores on the CPU, where the exported model looks up.
+
+    The parent may still hold the accelerator.
+    """
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def error_line(text: str) -> str:
     """Extract the lines of a traceback that name the error: the exception, and TensorFlow's message after it."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     exceptions = [number for number, line in enumerate(lines) if re.match(r"[\w.]+(Error|Exception)\b", line)]

@@ -5,7 +5,7 @@ from embedding_core.serving.delta_graph import DeltaExport
 from embedding_core.serving.export import export_model
 from embedding_core.serving.request_tensors import named_inputs
 from embedding_core.serving.serving_module import columns_of
-from embedding_core.serving.synthetic_requests import synthetic_rows
+from embedding_core.serving.synthetic_requests import private_sources, synthetic_rows
 
 __all__ = [
     "DeltaExport",
@@ -13,5 +13,6 @@ __all__ = [
     "export_embeddings",
     "export_model",
     "named_inputs",
+    "private_sources",
     "synthetic_rows",
 ]

@@ -59,12 +59,9 @@ class CandidateIndex(tf.Module):
         table = module.config.table_of(feature)
         count = table.vocabulary_size - table.oov_rows
         # With every combiner, the vector of a single token is its row.
-        rows = module.rows_of(table.name).read()
-        parts = [
-            model.candidate_vectors({feature: rows[start : min(start + _CANDIDATES_PER_STEP, count)]}).numpy()
-            for start in range(0, count, _CANDIDATES_PER_STEP)
-        ]
-        vectors, lists = np.concatenate(parts), settings.approximate.lists_of(count)
+        slices = module.rows_of(table.name).slices(_CANDIDATES_PER_STEP)
+        parts = [model.candidate_vectors({feature: rows}).numpy() for rows in slices]
+        vectors, lists = np.concatenate(parts)[:count], settings.approximate.lists_of(count)
         search = ExactSearch(vectors) if lists is None else ListSearch.of(vectors, lists, settings.approximate.probes)
         file, ids = vocabulary_file(table, vocabularies), module.token_tables[table.name]
         return cls(search, count, file, ids, settings.k)

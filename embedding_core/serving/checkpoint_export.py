@@ -11,6 +11,7 @@ from embedding_core.checkpoint import BundleReader, verify
 from embedding_core.checkpoint.checkpoint_manifest import BUNDLE, VOCABULARIES
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError, nearest
+from embedding_core.rows_dtype import RowsDtypes
 from embedding_core.serving.serving_module import ServingModule
 from embedding_core.serving.signatures import counters, embeddings_signature, raw_embeddings_signature
 from embedding_core.storage import whole_folder
@@ -21,7 +22,7 @@ def export_embeddings(
     destination: str | os.PathLike[str],
     *,
     features: Collection[str] | None = None,
-    rows_dtype: str = "float32",
+    rows_dtype: RowsDtypes = "float32",
 ) -> tuple[str, ...]:
     """Write a SavedModel that returns the vectors of features, with the same lookup as in `export_model`.
 
@@ -30,7 +31,7 @@ def export_embeddings(
         any engine.
       destination: folder to write; it must be absent or empty. It appears whole or not at all.
       features: names of the features; None for all of the checkpoint's.
-      rows_dtype: "float32" or "float16".
+      rows_dtype: type of the served rows, or types by table, as in `export_model`.
 
     Returns:
       The names of the signatures: `serving_default` (serialized tf.Examples -> a vector per feature), `raw` (the same
@@ -38,8 +39,8 @@ def export_embeddings(
 
     Raises:
       CheckpointError: the checkpoint is damaged, the destination is not empty, or rows are not finite.
-      ConfigError: a feature is unknown, or is made by a transform, which a checkpoint does not hold; or `features` is
-        empty.
+      ConfigError: a feature, or a type or table of `rows_dtype`, is unknown; a feature is made by a transform, which a
+        checkpoint does not hold; or `features` is empty.
     """
     folder = os.fspath(checkpoint)
     config = _chosen(verify(folder).config, features)

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from embedding_core.errors import ConfigError
 from embedding_core.serving.changing_tokens import GONE, ChangingTokenTable
+from embedding_core.serving.row_formats import decoded
 from embedding_core.serving.served_state import Layout, TableLayout
 
 _DECODED = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.bool)
@@ -122,7 +123,7 @@ class Content:
         places = _numbers(rows, tf.int32, sized)
         found = tf.reshape(_numbers(values, block.dtype, sized), [-1, dim])
         inside = tf.reduce_all((places >= 0) & (places < table.capacity)) & tf.reduce_all(places[1:] > places[:-1])
-        return Rows(places + table.start, found), sized & inside & _finite(found)
+        return Rows(places + table.start, found), sized & inside & _finite(decoded(found))
 
     def _changed(self, table: TableLayout, tokens: tf.Tensor, rows: tf.Tensor) -> tuple[Tokens, tf.Tensor]:
         sized = tf.equal(tf.strings.length(rows), 4 * tf.size(tokens))

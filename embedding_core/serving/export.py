@@ -12,6 +12,7 @@ from embedding_core.columns.raw_columns import DenseInputs
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.model_inputs import is_two_tower
+from embedding_core.rows_dtype import RowsDtypes
 from embedding_core.serving.delta_export import layout_of, save_layout, spare_rows, with_deltas
 from embedding_core.serving.delta_graph import DeltaExport
 from embedding_core.serving.serving_module import ServingModule
@@ -41,7 +42,7 @@ def export_model(
     tasks: Sequence[Task] = (Task(),),
     signatures: Collection[str] | None = None,
     top_k: TopK | None = None,
-    rows_dtype: str = "float32",
+    rows_dtype: RowsDtypes = "float32",
     deltas: DeltaExport | None = None,
 ) -> tuple[str, ...]:
     """Write a SavedModel that looks up on CPU and loads with TensorFlow alone.
@@ -63,7 +64,8 @@ def export_model(
       signatures: names of the signatures to write besides `serving_default`; None for all that the model can have.
       top_k: how many candidates `top_k` and `top_k_filtered` return, and how they are searched; None for the best
         100, by exact search.
-      rows_dtype: "float32", or "float16" for tables of half the size, whose values are rounded to 11 significant bits.
+      rows_dtype: type of the served rows, or types by table, the others being float32. "float16" halves a table, whose
+        values are rounded to 11 significant bits; "int8" stores a row of n values in n + 8 bytes (`row_formats`).
       deltas: how to export a model that takes deltas, with the signature `apply_delta`; None for one that does not.
 
     Returns:
@@ -72,14 +74,12 @@ def export_model(
     Raises:
       CheckpointError: the tables are not those of the configuration, or a table or the model holds NaN or infinity.
       VocabularyError: a vocabulary is missing or has another size.
-      ConfigError: the destination is not empty, a signature or `rows_dtype` is unknown, an input has no source, or
-        the model has a Lambda layer, or cannot take deltas.
+      ConfigError: the destination is not empty, a signature or a type or table of `rows_dtype` is unknown, an input
+        has no source, or the model has a Lambda layer, or cannot take deltas.
     """
     path = os.fspath(destination)
     if tf.io.gfile.exists(path) and tf.io.gfile.listdir(path):
         raise ConfigError(f"`destination` is {path!r}, which is not empty: pass a new folder.")
-    if rows_dtype not in ("float32", "float16"):
-        raise ConfigError(f"`rows_dtype` is {rows_dtype!r}: it must be 'float32' or 'float16'.")
     require_model_inputs(model, config, dense)
     require_no_lambda(model)
     files = {name: os.fspath(file) for name, file in vocabularies.items()}

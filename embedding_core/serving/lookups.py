@@ -3,7 +3,8 @@
 For a batch of one row, the time of a lookup depends on the number of its operations, so everything that can be done
 once for all features is done once. Tables of equal dim, except large ones, are concatenated in one *block*
 (`table_blocks`), and the features of a block are looked up together: ids become positions in the block, and one
-operation gathers, or gathers and combines, the rows of all these features.
+operation gathers, or gathers and combines, the rows of all these features. Rows of other types than float32 are
+gathered first, and then become float32.
 
 ========================  ==============================================================================
 features                  operations for all features of a block
@@ -20,7 +21,7 @@ variable itself would switch it to TensorFlow's copy-on-read mode, in which ever
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ import tensorflow as tf
 from embedding_core.config import Combiner
 from embedding_core.lookup import combine_in_order
 from embedding_core.normal_form import segments_of_splits
+from embedding_core.serving.row_formats import decoded
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +38,7 @@ class Rows:
     """The location of a table's rows in a block.
 
     Attributes:
-      block: variable `[all rows, dim]`.
+      block: variable `[all rows, width]`, in a type of `row_formats`.
       name: name of the block.
       start: position of the table's first row in the block.
       count: number of rows of the table.
@@ -56,9 +58,11 @@ class Rows:
         """Gather rows by their positions in the block, in the type of the block: `[..., dim]`."""
         return tf.gather(self.block if self.updated else self.block.read_value(), places)
 
-    def read(self) -> tf.Tensor:
-        """Return the table's rows, float32 `[count, dim]`."""
-        return _float32(self.block.read_value()[self.start : self.start + self.count])
+    def slices(self, size: int) -> Iterator[tf.Tensor]:
+        """Yield the table's rows, float32 `[size, dim]`; the last slice may be smaller."""
+        block = self.block.read_value()
+        for start in range(self.start, self.start + self.count, size):
+            yield decoded(block[start : min(start + size, self.start + self.count)])
 
 
 class Counts(NamedTuple):
@@ -153,12 +157,12 @@ def _gathered(rows: Sequence[Rows], ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
     places = ids + tf.constant([[one.start] for one in rows], tf.int64)
     nothing = rows[0].nothing
     places = tf.where(outside, tf.constant(nothing or 0, tf.int64), places)
-    vectors = rows[0].at(places)
+    vectors = decoded(rows[0].at(places))
     if nothing is None:
         indices = tf.where(outside)
         zeros = tf.zeros([tf.shape(indices)[0], vectors.shape[-1]], vectors.dtype)
         vectors = tf.tensor_scatter_nd_update(vectors, indices, zeros)
-    return _float32(vectors), outside
+    return vectors, outside
 
 
 def look_up_sequence(rows: Rows, ids: tf.RaggedTensor, length: int) -> tf.Tensor:
@@ -251,8 +255,4 @@ def _parts(
 def _combined(one: Several, places: tf.Tensor, segments: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     if one.rows.block.dtype == tf.float32 and not one.rows.updated:
         return combine_in_order(one.rows.block.read_value(), segments, count, one.combiner, places=places)
-    return combine_in_order(_float32(one.rows.at(places)), segments, count, one.combiner)
-
-
-def _float32(rows: tf.Tensor) -> tf.Tensor:
-    return rows if rows.dtype == tf.float32 else tf.cast(rows, tf.float32)
+    return combine_in_order(decoded(one.rows.at(places)), segments, count, one.combiner)

@@ -13,6 +13,7 @@ from embedding_core.columns.raw_columns import Columns, DenseInputs, RawColumns
 from embedding_core.columns.tokens import MISSING_INT, Values, rows_of, text_of, texts_of, tokens_of
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.model_inputs import length_name, length_of
+from embedding_core.rows_dtype import RowsDtypes, dtypes_of_tables
 from embedding_core.serving.changing_tokens import ChangingTokenTable
 from embedding_core.serving.lookups import (
     Counts,
@@ -61,7 +62,7 @@ class ServingModule(tf.Module):
         tables: Mapping[str, TableRows],
         vocabularies: Mapping[str, str],
         dense: DenseInputs | None,
-        rows_dtype: str = "float32",
+        rows_dtype: RowsDtypes = "float32",
         spare: Mapping[str, int] | None = None,
     ) -> None:
         """Check tables and vocabularies, and hold them.
@@ -77,13 +78,15 @@ class ServingModule(tf.Module):
         Raises:
           CheckpointError: a table is missing, extra, of another shape, or holds a value that is not finite.
           VocabularyError: a vocabulary is missing, or its number of tokens does not fit its table.
+          ConfigError: `rows_dtype` names an unknown type or table.
         """
         super().__init__()
         self._config = config.replace(features=tuple(_served(feature) for feature in config.features))
         self._dense = dense
         by_name = {key if isinstance(key, str) else key.name: value for key, value in tables.items()}
         require_same_names(config, by_name)
-        self.tables, rows = tables_to_blocks(config, by_name, rows_dtype, spare)
+        dtypes = dtypes_of_tables(rows_dtype, by_name)
+        self.tables, rows = tables_to_blocks(config, by_name, dtypes, spare)
         self._rows = MappingProxyType(rows)  # TensorFlow does not track this type: `tables` already holds the blocks
         self.token_tables = {
             table.name: (TokenTable if spare is None else ChangingTokenTable).of(

@@ -57,7 +57,7 @@ def _values(
     values: dict[str, Sequence[Value]] = {
         name: _numbers(spec[name].dtype, count) for name in columns_of(config, dense).inputs.values() if name in spec
     }
-    private = _private(config)
+    private = private_sources(config)
     for feature in config.features:
         column = feature.column or ColumnConfig(name=feature.name, dtype="int64", multivalent=True)
         if column.after_transform:
@@ -73,7 +73,7 @@ def _values(
     return values
 
 
-def _private(config: EmbeddingConfig) -> set[str]:
+def private_sources(config: EmbeddingConfig) -> set[str]:
     """Collect the private columns, and their vocabularies as "vocabulary <name>"."""
     owners = [feature for feature in config.features if feature.column is not None and feature.column.private]
     columns = {feature.column.name for feature in owners if feature.column is not None}

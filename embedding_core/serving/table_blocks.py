@@ -17,7 +17,9 @@ from embedding_core.columns.raw_columns import DenseInputs
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import CheckpointError, ConfigError, NonfiniteError, VocabularyError
 from embedding_core.model_inputs import length_name
+from embedding_core.rows_dtype import RowsDtype, row_width
 from embedding_core.serving.lookups import Rows
+from embedding_core.serving.row_formats import encoded, rounded
 
 Part: TypeAlias = tf.Variable | npt.NDArray[np.float32]
 TableRows: TypeAlias = Any
@@ -25,7 +27,7 @@ TableRows: TypeAlias = Any
 
 _CPU = "/device:CPU:0"
 _LARGE = 1 << 26
-_BYTES_PER_CHECK = 1 << 22
+_SLICE = 1 << 22
 
 
 def require_same_names(config: EmbeddingConfig, tables: Mapping[str, TableRows]) -> None:
@@ -48,18 +50,22 @@ def vocabulary_file(table: TableConfig, vocabularies: Mapping[str, str]) -> str:
 
 
 def tables_to_blocks(
-    config: EmbeddingConfig, tables: Mapping[str, TableRows], dtype: str, spare: Mapping[str, int] | None = None
+    config: EmbeddingConfig,
+    tables: Mapping[str, TableRows],
+    dtypes: Mapping[str, RowsDtype],
+    spare: Mapping[str, int] | None = None,
 ) -> tuple[dict[str, tf.Variable], dict[str, Rows]]:
-    """Pack tables into variables on the host, with several tables of equal dim in one block.
+    """Pack tables into variables on the host, with several tables of equal dim and type in one block.
 
-    A table of 64 MiB or more gets a separate block. If the table already is one variable of `dtype`, this variable is
-    the block, and nothing is copied. Blocks of smaller tables end with a row of zeros, which is read for a missing
-    value.
+    A table of 64 MiB or more gets a separate block. If such a table is served as float32 and already is one variable,
+    this variable is the block, and nothing is copied. Other rows are stored slice after slice, so that no second
+    float32 copy of a table is in memory. Blocks of smaller tables end with a row of zeros, which is read for a
+    missing value.
 
     Args:
       config: tables and their shapes.
       tables: float32 `[rows, dim]` by name: a variable, an array, or a ShardedVariable.
-      dtype: dtype of the rows in the blocks.
+      dtypes: type of the served rows of each table.
       spare: number of rows of zeros after each table, for tokens that deltas bring; None if there will be no deltas.
 
     Returns:
@@ -70,9 +76,9 @@ def tables_to_blocks(
     """
     for table in config.tables:
         _require_shape(table, tables[table.name])
-    _require_finite_tables(tables, dtype)
+    _require_finite_tables(tables, dtypes)
     variables, rows = {}, {}
-    for name, members in _blocks(config).items():
+    for name, members in _blocks(config, dtypes).items():
         counts = {table.name: table.vocabulary_size + (spare or {}).get(table.name, 0) for table in members}
         parts = [
             part
@@ -81,7 +87,7 @@ def tables_to_blocks(
         ]
         size = sum(counts.values())
         nothing = None if _is_large(members[0]) else size
-        block = variables[name] = _variable(name, parts, dtype, with_nothing=nothing is not None)
+        block = variables[name] = _variable(name, parts, dtypes[members[0].name], with_nothing=nothing is not None)
         start = 0
         for table in members:
             count = counts[table.name]
@@ -91,11 +97,13 @@ def tables_to_blocks(
     return variables, rows
 
 
-def _blocks(config: EmbeddingConfig) -> dict[str, list[TableConfig]]:
+def _blocks(config: EmbeddingConfig, dtypes: Mapping[str, RowsDtype]) -> dict[str, list[TableConfig]]:
     """Assign tables to blocks."""
     blocks: dict[str, list[TableConfig]] = {}
     for table in config.tables:
-        blocks.setdefault(f"table_{table.name}" if _is_large(table) else f"dim_{table.dim}", []).append(table)
+        dtype = dtypes[table.name]
+        shared = f"dim_{table.dim}" if dtype == "float32" else f"dim_{table.dim}_{dtype}"
+        blocks.setdefault(f"table_{table.name}" if _is_large(table) else shared, []).append(table)
     return blocks
 
 
@@ -114,15 +122,19 @@ def _require_shape(table: TableConfig, value: TableRows) -> None:
         )
 
 
-def _variable(name: str, parts: Sequence[Part], dtype: str, *, with_nothing: bool) -> tf.Variable:
-    """Concatenate the parts and, if asked for, a row of zeros."""
+def _variable(name: str, parts: Sequence[Part], dtype: RowsDtype, *, with_nothing: bool) -> tf.Variable:
+    """Concatenate the parts and, if asked for, a row of zeros, as rows of type `dtype`."""
     if len(parts) == 1 and not with_nothing and _is_plain(parts[0]) and parts[0].dtype == dtype:
         return cast(tf.Variable, parts[0])
+    count, start = sum(int(part.shape[0]) for part in parts) + with_nothing, 0
+    shape = (count, row_width(int(parts[0].shape[1]), dtype))
     with tf.device(_CPU):
-        rows = [tf.cast(rows, dtype) for part in parts for rows in _slices(part, _LARGE)]
-        if with_nothing:
-            rows.append(tf.zeros([1, rows[0].shape[1]], dtype))
-        return tf.Variable(rows[0] if len(rows) == 1 else tf.concat(rows, 0), trainable=False, name=name)
+        block = tf.Variable(tf.zeros(shape, dtype), trainable=False, name=name)
+        for rows in (rows for part in parts for rows in _slices(part, _SLICE)):
+            places = np.arange(start, start + len(rows))
+            block.scatter_update(tf.IndexedSlices(encoded(np.asarray(rows), dtype), places))
+            start += len(rows)
+    return block
 
 
 def _is_plain(value: Part) -> bool:
@@ -143,18 +155,21 @@ def _with_spare(parts: list[Part], spare: int) -> list[Part]:
     return [*parts, np.zeros([spare, int(parts[0].shape[1])], np.float32)] if spare else parts
 
 
-def _require_finite_tables(tables: Mapping[str, TableRows], dtype: str) -> None:
-    """Refuse tables with rows that, as floats of that dtype, hold NaN or infinity.
+def _require_finite_tables(tables: Mapping[str, TableRows], dtypes: Mapping[str, RowsDtype]) -> None:
+    """Refuse tables with rows that, as floats or in the type that is served, hold NaN or infinity.
 
     Raises:
       NonfiniteError: there are such rows; the message gives their number and the first of them for each table.
     """
-    checked = {name: _not_finite(value, dtype) for name, value in tables.items()}
+    checked = {name: _not_finite(value, dtypes[name]) for name, value in tables.items()}
     bad = {name: rows for name, rows in checked.items() if rows.number}
     if bad:
-        counted = [f"{rows.number} of table {name!r} (the first is row {rows.first})" for name, rows in bad.items()]
+        counted = [
+            f"as {dtypes[name]}, {rows.number} of table {name!r} (the first is row {rows.first})"
+            for name, rows in bad.items()
+        ]
         raise NonfiniteError(
-            f"rows that, as {dtype}, hold NaN or infinity: {', '.join(counted)}; such a model is not exported: lower "
+            f"rows that hold NaN or infinity: {', '.join(counted)}; such a model is not exported: lower "
             "the learning rate or clip gradients, and train again.",
             {name: rows.number for name, rows in bad.items()},
         )
@@ -167,13 +182,12 @@ class _Bad(NamedTuple):
     first: int
 
 
-def _not_finite(table: TableRows, dtype: str) -> _Bad:
+def _not_finite(table: TableRows, dtype: RowsDtype) -> _Bad:
     """Count the rows that hold NaN or infinity, in small slices."""
     total, begin = _Bad(0, -1), 0
     for part in _parts(table):
-        for rows in _slices(part, _BYTES_PER_CHECK):
-            with np.errstate(over="ignore"):  # a float that is too large becomes infinite and is counted
-                bad = np.flatnonzero(~np.isfinite(np.asarray(rows).astype(dtype, copy=False)).all(axis=1))
+        for rows in _slices(part, _SLICE):
+            bad = np.flatnonzero(~np.isfinite(rounded(np.asarray(rows), dtype)).all(axis=1))
             if len(bad):
                 first = total.first if total.number else begin + int(bad[0])
                 total = _Bad(total.number + len(bad), first)

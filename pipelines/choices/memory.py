@@ -12,6 +12,7 @@ from typing import NamedTuple
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError, nearest
 from embedding_core.planning.topology import GIB, Topology, memory_plan, named_topology
+from embedding_core.rows_dtype import RowsDtypes, dtypes_of_tables, row_bytes
 from embedding_core.schema import Json
 from embedding_core.sparsecore.layout import slice_of, stacks_of
 from embedding_core.storage import json_digest
@@ -87,18 +88,20 @@ class Need(NamedTuple):
       batch_size: rows of a global batch, a multiple of what the slice needs.
       table_bytes: bytes of tables and slots on the fullest core, by the plan.
       core_bytes: with gradients and padded copies of the tables, on a slice whose program has them.
-      served_values: number of values of the served rows.
+      served_bytes: bytes of the served rows.
       stacks: number of stacks of tables on SparseCores; None without SparseCores.
     """
 
     batch_size: int
     table_bytes: int
     core_bytes: int
-    served_values: int
+    served_bytes: int
     stacks: int | None
 
 
-def need_of(choice: Choice, tables: EmbeddingConfig, slice_: Topology, batch_size: int) -> Need:
+def need_of(
+    choice: Choice, tables: EmbeddingConfig, slice_: Topology, batch_size: int, rows_dtype: RowsDtypes = "float32"
+) -> Need:
     """Compute what a choice needs on a slice.
 
     Args:
@@ -106,16 +109,18 @@ def need_of(choice: Choice, tables: EmbeddingConfig, slice_: Topology, batch_siz
       tables: the configured tables.
       slice_: the slice.
       batch_size: the configured rows of a global batch.
+      rows_dtype: type of the served rows.
     """
     chosen = choice.applied_to(tables)
     parts = slice_.cores * max(1, slice_.sparse_cores)
     rows = -(-(choice.batch_size or batch_size) // parts) * parts
+    dtypes = dtypes_of_tables(rows_dtype, [table.name for table in chosen.tables])
     sparse, plan = slice_of(slice_), memory_plan(chosen, slice_)
     return Need(
         batch_size=rows,
         table_bytes=plan["fullest_core_bytes"],
         core_bytes=_core_bytes(plan),
-        served_values=sum(table.vocabulary_size * table.dim for table in chosen.tables),
+        served_bytes=sum(table.vocabulary_size * row_bytes(table.dim, dtypes[table.name]) for table in chosen.tables),
         stacks=None if sparse is None else len(stacks_of(chosen, sparse, rows)),
     )
 

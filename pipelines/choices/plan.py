@@ -118,7 +118,7 @@ class Plan:
       rows: in words, what the short runs were trained on.
       runs: the short runs.
       seconds: time of the short runs.
-      float16: the texts for `--set` that halve the served rows; empty if they are float16 already.
+      float16: the texts for `--set` that halve the served rows; empty if they are not float32.
       notes: remarks for the reader.
     """
 
@@ -201,7 +201,7 @@ def make_plan(
 
 
 def _float16(config: PipelineConfig) -> list[str]:
-    if config.push.rows_dtype == "float16":
+    if config.push.rows_dtype != "float32":
         return []
     tolerance = [] if config.push.tolerance >= _FLOAT16_TOLERANCE else [f"push.tolerance={_FLOAT16_TOLERANCE:g}"]
     return ["push.rows_dtype=float16", *tolerance]
@@ -250,7 +250,8 @@ class _Planner:
     def plan(self, slice_: Topology, budget: int) -> SlicePlan:
         """Plan one slice."""
         batch = self._config.training.batch_size
-        needs = [need_of(one, self._tables, slice_, batch) for one in self._choices]
+        dtype = self._config.push.rows_dtype
+        needs = [need_of(one, self._tables, slice_, batch, dtype) for one in self._choices]
         bytes_of = {at: need.core_bytes for at, need in enumerate(needs)}
         front = self._front(bytes_of)
         trained = self._front({at: count for at, count in bytes_of.items() if self._is_measured(at)})
@@ -326,7 +327,7 @@ class _Planner:
             table_bytes=need.table_bytes,
             planned_bytes=need.core_bytes,
             compiler=compiled,
-            served_bytes=need.served_values * (2 if self._config.push.rows_dtype == "float16" else 4),
+            served_bytes=need.served_bytes,
             stacks=need.stacks,
             loss=None if loss is None else loss.value,
             noise=None if loss is None else loss.noise,

@@ -52,6 +52,8 @@ def _check_addresses(config: PipelineConfig) -> None:
         "warm_start.checkpoint": config.warm_start.checkpoint if config.warm_start else None,
         "vocabulary_evolution.base": config.vocabulary_evolution.base if config.vocabulary_evolution else None,
         "evaluation.baseline": config.evaluation.baseline,
+        "shadow.requests": config.shadow.requests if config.shadow else None,
+        "shadow.against": config.shadow.against if config.shadow else None,
     }
     wrong = [(key, value) for key, value in addresses.items() if value is not None and not is_address(value)]
     if wrong:
@@ -78,7 +80,8 @@ def task_names(config: PipelineConfig) -> list[str]:
     """Return the tasks that run in a container; a test compares them with those of `create_pipeline`."""
     before = ["ExampleGen", "StatisticsGen", "SchemaGen", "ExampleValidator", "Transform", "VocabularyGen"]
     loader = [] if config.warm_start is None else ["CheckpointLoader"]
-    after = ["EmbeddingTrainer", "CheckpointRetriever", "QualityGate", "Evaluator", "EmbeddingPusher"]
+    shadow = [] if config.shadow is None else ["Shadow"]
+    after = ["EmbeddingTrainer", "CheckpointRetriever", "QualityGate", *shadow, "Evaluator", "EmbeddingPusher"]
     return [*before, "TableConfigGen", *loader, *after]
 
 

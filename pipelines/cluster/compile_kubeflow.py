@@ -116,6 +116,8 @@ def _parameters(config: PipelineConfig, backend: Kubeflow) -> Parameters:
         given.append(("base_vocabularies", str, base, "Vocabularies that the new ones come out of"))
     if config.evaluation.baseline is not None:
         given.append(("baseline", str, config.evaluation.baseline, "Model that the evaluation compares with"))
+    if config.shadow is not None:
+        given.append(("previous_model", str, config.shadow.against, "version that requests are also replayed on"))
     parameter = tfx.dsl.experimental.RuntimeParameter
     return {
         name: parameter(name=name, ptype=kind, default=value, description=text) for name, kind, value, text in given
@@ -127,6 +129,7 @@ def _previous(parameters: Parameters) -> PreviousRun:
         checkpoint=parameters.get("warm_start"),
         vocabularies=parameters.get("base_vocabularies"),
         baseline=parameters.get("baseline"),
+        shadowed=parameters.get("previous_model"),
     )
 
 

@@ -18,6 +18,7 @@ from pipelines.commands import (
     metadata_command,
     plan_command,
     run_command,
+    shadow_command,
     version_command,
 )
 from pipelines.commands.core_commands import InstalledCommands
@@ -233,6 +234,7 @@ version_command.register(app)
 delta_command.register(app)
 compare_command.register(app)
 plan_command.register(app)
+shadow_command.register(app)
 
 
 @app.command()

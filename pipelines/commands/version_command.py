@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, cast
 
 import typer
 
 from components.installed import is_installed
-from embedding_core.errors import ParityError
+from embedding_core.errors import ConfigError, ParityError
+from embedding_core.rows_dtype import RowsDtypes
 from embedding_core.storage import readable_as
 from pipelines.console.plain_table import print_table
 from pipelines.console.quiet import load_tensorflow
@@ -72,7 +73,8 @@ def _print(report: Mapping[str, Any]) -> None:
         {
             "output": name,
             "within": "yes" if one["within"] else "NO",
-            "largest difference": f"{one['max_abs']:.3g}",
+            "largest difference": f"{float(one['max_abs']):.3g}",
+            "mean difference": f"{float(one['mean_abs']):.3g}",
             "rows": f"{one['rows']:,}",
         }
         for name, one in report["differences"].items()
@@ -124,15 +126,28 @@ def export(
     feature: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A feature; repeat it for more. By default all.")
     ] = None,
-    float16: Annotated[
-        bool, typer.Option("--float16", help="Store rows in half the size, rounded to 11 bits.")
-    ] = False,
+    rows_dtype: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[TABLE=]TYPE",
+            help="Type of the rows: float32, float16 or int8; with TABLE=, of one table; repeat it for more.",
+        ),
+    ] = None,
 ) -> None:
     """Write a SavedModel that returns the vectors of features, from the tables of CHECKPOINT."""
     load_tensorflow()
     from embedding_core.serving import export_embeddings
 
-    rows_dtype = "float16" if float16 else "float32"
+    dtypes = _dtypes_of(rows_dtype or ["float32"])
     with readable_as(checkpoint):
-        written = export_embeddings(checkpoint, out, features=feature or None, rows_dtype=rows_dtype)
+        written = export_embeddings(checkpoint, out, features=feature or None, rows_dtype=dtypes)
     echo(f"wrote {out}, with the signatures {', '.join(written)}")
+
+
+def _dtypes_of(given: Sequence[str]) -> RowsDtypes:
+    """Read TYPE, or one TABLE=TYPE or more; the export checks types and tables."""
+    alone = [text for text in given if "=" not in text]
+    if alone and len(given) > 1:
+        raise ConfigError(f"--rows-dtype is {alone[0]!r} beside others: give one type alone, or TABLE=TYPE each time.")
+    found = alone[0] if alone else dict(text.rpartition("=")[::2] for text in given)
+    return cast(RowsDtypes, found)

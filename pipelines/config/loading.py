@@ -173,5 +173,7 @@ def _with_absolute_paths(config: PipelineConfig, folder: str, problems: list[Pro
         "warm_start": "checkpoint",
     }
     sections = {key: absolute(getattr(config, key), key, field) for key, field in paths.items()}
+    for field in ("requests", "against"):
+        sections["shadow"] = absolute(sections.get("shadow", config.shadow), "shadow", field)
     texts = {key: absolute(getattr(config, key), key) for key in ("work_dir", "metadata", "python_path")}
     return config.model_copy(update={**sections, **texts})

@@ -11,6 +11,7 @@ from pydantic import Field
 from components.example_gen.label_section import Columns, Label
 from components.example_gen.row_selection import RowFilter, Split, SplitByHash
 from components.pusher.push_section import Push
+from components.shadow.shadow_section import Shadow
 from embedding_core.errors import ConfigError
 from embedding_core.planning.table_overrides import TableOverrides
 from embedding_core.schema import NAME_RULE, ByName, Count, Listed, Mistakes, Name, PositiveNumber, Section, Text
@@ -49,6 +50,7 @@ class PipelineConfig(Section):
       training: how the model is trained.
       evaluation: how the model is judged.
       warm_start: checkpoint that the model starts from; null starts from initial rows.
+      shadow: recorded requests that are replayed before a push, and bounds; null leaves Shadow out of the pipeline.
       push: destination of the served model.
       follow: how `tfx-embeddings follow` runs the pipeline on spans as they arrive.
       kubeflow: settings for Kubeflow Pipelines or Vertex AI; null if the pipeline is not compiled for them.
@@ -81,6 +83,7 @@ class PipelineConfig(Section):
     training: Training = Field(default_factory=Training)
     evaluation: Evaluation = Field(default_factory=Evaluation)
     warm_start: WarmStart | None = None
+    shadow: Shadow | None = None
     push: Push = Field(default_factory=Push)
     follow: Follow = Field(default_factory=Follow)
     kubeflow: Kubeflow | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from components.example_gen.formats import EXTENSIONS, format_of
+from components.shadow.log_files import log_files
 from embedding_core.errors import ConfigError, nearest
 from embedding_core.storage import is_remote
 from pipelines.config.column_rules import COLUMN_RULES
@@ -85,6 +86,17 @@ def _deltas_can_be_pushed(config: PipelineConfig) -> Mistakes:
     if config.model.name in RETRIEVAL_MODELS:
         given = f"is given, but `model.name` is {config.model.name!r}, whose index of candidates deltas do not change"
         yield "push.deltas", f"{given}: set it to false."
+
+
+@_rule("shadow")
+def _requests_are_there(config: PipelineConfig) -> Mistakes:
+    if config.shadow is None:
+        return
+    yield from _literal("shadow.against", config.shadow.against)
+    try:
+        log_files(config.shadow.requests)
+    except ConfigError as error:
+        yield "shadow.requests", f"is {error}"
 
 
 @_rule("evaluation")
@@ -245,6 +257,15 @@ def _vocabularies_and_tables_are_used(config: PipelineConfig) -> Mistakes:
         for name in getattr(config, section):
             if name not in used:
                 yield f"{section}.{name}", f"belongs to no feature: {nearest(name, dict.fromkeys(used))}"
+
+
+@_rule("features", "push")
+def _tables_of_rows_dtype_exist(config: PipelineConfig) -> Mistakes:
+    tables = dict.fromkeys(feature.table_name for feature in config.features.categorical)
+    given = config.push.rows_dtype
+    for name in () if isinstance(given, str) else given:
+        if name not in tables:
+            yield f"push.rows_dtype.{name}", f"is not a table: {nearest(name, tables)}"
 
 
 @_rule("features", "label", "labels", "columns", "sample_weight", "evaluation")

@@ -30,7 +30,7 @@ def follow(config: PipelineConfig, *, until_idle: bool = False, runs: int | None
     Args:
       config: the configuration; `follow` in it says how.
       until_idle: stop when no span is left to train on; otherwise wait for the next one.
-      runs: stop after this number of runs; None is no limit.
+      runs: stop after this number of runs; None goes on for ever.
 
     Raises:
       ConfigError: the runs of the configuration do not go on from each other; see `check_follows`.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 from components.example_gen.csv_format import CsvFormat
 from components.example_gen.settings import Settings
+from components.shadow.log_files import log_sizes
 from embedding_core.config import InitializerConfig
 from embedding_core.errors import ConfigError
 from embedding_core.planning.table_overrides import TableSettings
@@ -88,6 +91,11 @@ def quality_rules(config: PipelineConfig) -> Rules:
         retrieval=config.evaluation.retrieval,
         bounded_elsewhere=any(name in config.evaluation.thresholds for name in config.evaluation.ranked),
     )
+
+
+def request_files(config: PipelineConfig) -> str | None:
+    """Make `request_files` of Shadow: name, size and time of change of each file; None without the section."""
+    return None if config.shadow is None else json.dumps(log_sizes(config.shadow.requests))
 
 
 def ranking_settings(config: PipelineConfig) -> RankingSettings | None:

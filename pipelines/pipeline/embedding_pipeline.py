@@ -5,6 +5,7 @@
         ├─► VocabularyGen ─► TableConfigGen ──────────┤
         └─────────────────────────────────────► EmbeddingTrainer ─► CheckpointRetriever
                                                       ├─► QualityGate ─┐
+                                                      ├─► Shadow ──────┤
                                                       └─► Evaluator ───┴─► EmbeddingPusher
 
 Optional nodes provide artifacts of previous runs:
@@ -15,6 +16,7 @@ Optional nodes provide artifacts of previous runs:
     BaseTableConfigs ─► TableConfigGen
     BaseTransformGraph ─► Transform
     BaselineModel ─► Evaluator
+    PreviousModel ─► Shadow
 
 For a slice with SparseCores, TableConfigGen also reads Examples, Schema and Transform, to draw the trainer's batches.
 
@@ -44,6 +46,7 @@ from components import (
     Evaluator,
     ExampleGen,
     QualityGate,
+    Shadow,
     StatisticsGen,
     TableConfigGen,
     TableConfigs,
@@ -155,6 +158,8 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         code_fingerprint=code_fingerprint(config),
         **inputs,
     )
+    shadowed = _imported("PreviousModel", previous.shadowed, standard_artifacts.PushedModel) if config.shadow else []
+    shadow = _shadow(config, trainer, shadowed, inputs)
     pusher = EmbeddingPusher(
         examples=examples,
         model=trainer.outputs["model"],
@@ -162,13 +167,15 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         transform_graph=transform.outputs["transform_graph"],
         model_blessing=evaluator.outputs["blessing"],
         quality_blessing=quality_gate.outputs["blessing"],
+        **({"shadow_blessing": shadow[0].outputs["blessing"]} if shadow else {}),
         push_destination=target.push_destination,
         push=config.push,
         republish=republish,
         **inputs,
     )
     before = [example_gen, statistics_gen, schema_gen, validator, *checkpoint, *kept, transform, *known, vocabulary_gen]
-    return [*before, *tables, *loader, trainer, retriever, *baseline, quality_gate, evaluator, pusher]
+    gates = [quality_gate, *shadowed, *shadow, evaluator]
+    return [*before, *tables, *loader, trainer, retriever, *baseline, *gates, pusher]
 
 
 def _table_config_gen(
@@ -243,6 +250,25 @@ def _evaluator(
     ranking = component_inputs.ranking_settings(config)
     ranked = inputs if config.evaluation.ranked else {}
     return Evaluator(code_fingerprint=code_fingerprint(config), ranking=ranking, **given, **ranked)
+
+
+def _shadow(
+    config: PipelineConfig,
+    trainer: BaseNode,
+    previous: Sequence[BaseNode],
+    inputs: Mapping[str, types.BaseChannel],
+) -> list[BaseNode]:
+    """Return a list with Shadow; empty if the configuration has no section for it."""
+    if config.shadow is None:
+        return []
+    node = Shadow(
+        model=trainer.outputs["model"],
+        table_configs=inputs["table_configs"],
+        shadow=config.shadow,
+        request_files=component_inputs.request_files(config),
+        **({"previous_model": previous[0].outputs["result"]} if previous else {}),
+    )
+    return [node]
 
 
 def _loader(config: PipelineConfig, earlier: BaseNode, inputs: Mapping[str, types.BaseChannel]) -> CheckpointLoader:

@@ -12,6 +12,7 @@ class PreviousRun:
     Attributes:
       checkpoint: URI of an EmbeddingCheckpoint to start the tables from, or None to start cold.
       baseline: URI of a Model that the Evaluator compares with, or None.
+      shadowed: URI of a pushed version that Shadow compares with, or None.
       vocabularies: URI of Vocabularies that the new ones extend, or None to count from this run's data alone.
       transform_graph: URI of the TransformGraph to keep, or None to analyse this run's data.
       table_configs: URI of the TableConfigs that the checkpoint was trained with, to compare limits with; or None.
@@ -21,6 +22,7 @@ class PreviousRun:
 
     checkpoint: str | None = None
     baseline: str | None = None
+    shadowed: str | None = None
     vocabularies: str | None = None
     transform_graph: str | None = None
     table_configs: str | None = None

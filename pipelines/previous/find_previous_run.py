@@ -22,7 +22,16 @@ from pipelines.lineage.records import json_if_readable
 from pipelines.lineage.rollbacks import pushes_of
 from pipelines.pipeline.previous_run import PreviousRun
 from pipelines.previous.finished_trainings import FinishedTrainings, Training, finished_trainings, trainings_behind
-from pipelines.previous.references import BASE, BASELINE, START, References, check_addresses, meaning, references
+from pipelines.previous.references import (
+    AGAINST,
+    BASE,
+    BASELINE,
+    START,
+    References,
+    check_addresses,
+    meaning,
+    references,
+)
 from pipelines.previous.repeated_data import Overlap, RunData, compare, data_of_run, describe_pieces, trained_data
 
 ArtifactOf: TypeAlias = Callable[[Node], Node | None]
@@ -90,7 +99,7 @@ def choose_previous_run(
         on the data.
     """
     search = _Search(trainings, data, again)
-    start, base, baseline = (given[key] for key in (START, BASE, BASELINE))
+    start, base, baseline, against = (given[key] for key in (START, BASE, BASELINE, AGAINST))
     checkpoint = search.checkpoint(start)
     vocabularies = search.vocabularies(base)
     if start in WORDS and base in WORDS:
@@ -105,6 +114,7 @@ def choose_previous_run(
         vocabularies=vocabularies,
         table_configs=search.table_configs(checkpoint),
         baseline=search.baseline(baseline),
+        shadowed=search.shadowed(against),
         repeats=search.repeats,
         notes=tuple(dict.fromkeys(search.notes)),
     )
@@ -155,11 +165,15 @@ class _Search:
         """Return the URI of the model to compare with, which is never one that a previous call of this run made."""
         return self._uri(BASELINE, value, self._trainings.model_of, self._trainings.baseline_of)
 
+    def shadowed(self, value: str | None) -> str | None:
+        """Return the URI of the version to replay requests on, which is never one that a previous call pushed."""
+        return self._uri(AGAINST, value, self._trainings.pushed_model_of, self._trainings.shadowed_by)
+
     def _uri(self, key: str, value: str | None, made: ArtifactOf, given: ArtifactOf) -> str | None:
         """Return the URI that a key's value means.
 
         Args:
-          key: `BASE` or `BASELINE`.
+          key: `BASE`, `BASELINE` or `AGAINST`.
           value: a word, a URI or None.
           made: returns the artifact that a run made.
           given: returns the artifact that a run was given; used if that run is a previous call of this one.

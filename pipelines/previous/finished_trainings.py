@@ -19,6 +19,7 @@ from pipelines.lineage.rollbacks import newest_first, pushes_of, with_rollbacks
 _CHECKPOINT, _VOCABULARIES = "components.EmbeddingCheckpoint", "components.Vocabularies"
 _TABLE_CONFIGS, _TRANSFORM_GRAPH = "components.TableConfigs", "TransformGraph"
 _MODEL_RUN, _MODEL, _EXAMPLES = "ModelRun", "Model", "Examples"
+_BLESSING, _PUSHED_MODEL = "ModelBlessing", "PushedModel"
 Graph: TypeAlias = Mapping[int, Node]
 
 
@@ -123,10 +124,25 @@ class FinishedTrainings:
         model = self.model_of(run)
         if model is None:
             return None
-        blessings = [one for one in self.graph.values() if one.type == "ModelBlessing" and model.id in one.inputs]
-        blessings.sort(key=lambda one: -one.id)
+        blessings = self._blessings_of(model)
         others = (one for blessing in blessings for one in _inputs(self.graph, blessing, _MODEL) if one.id != model.id)
         return next(others, None)
+
+    def pushed_model_of(self, run: Node) -> Node | None:
+        """Return the newest PushedModel of a training that was pushed; None if there is none in the metadata."""
+        pushes = [one for one in pushes_of(self.graph, self.destination).values() if run.id in one.inputs]
+        return max(pushes, key=lambda one: one.id, default=None)
+
+    def shadowed_by(self, run: Node) -> Node | None:
+        """Return the PushedModel that a training's model was compared with when requests were replayed, or None."""
+        model = self.model_of(run)
+        blessings = [] if model is None else self._blessings_of(model)
+        return next((one for blessing in blessings for one in _inputs(self.graph, blessing, _PUSHED_MODEL)), None)
+
+    def _blessings_of(self, model: Node) -> list[Node]:
+        """Return the blessings and refusals of a model, the newest first."""
+        found = [one for one in self.graph.values() if one.type == _BLESSING and model.id in one.inputs]
+        return sorted(found, key=lambda one: -one.id)
 
     def examples_of(self, run: Node) -> Node | None:
         """Return the Examples that a training read."""
@@ -179,7 +195,7 @@ class FinishedTrainings:
             delta = -1 if recorded is None else int(recorded.facts.get("pushed_delta") or 0)
             run = None if delta >= last_delta(self.destination, version) else self._run_of_version(version)
             if run is not None:
-                unrecorded[version] = Node(id=0, type="PushedModel", uri="", facts={}, producer=None, inputs=(run.id,))
+                unrecorded[version] = Node(id=0, type=_PUSHED_MODEL, uri="", facts={}, producer=None, inputs=(run.id,))
         return unrecorded
 
     def _run_of_version(self, version: int) -> Node | None:

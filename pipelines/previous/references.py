@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from components.pusher.version_manifest import MODEL
 from embedding_core.errors import ConfigError
 from embedding_core.storage import is_remote
 from pipelines.config import PipelineConfig
@@ -14,12 +15,17 @@ from pipelines.config.bases import LATEST, PUSHED, TRAINED, WORDS
 from pipelines.previous.finished_trainings import finished_trainings
 
 START, BASE, BASELINE = "warm_start.checkpoint", "vocabulary_evolution.base", "evaluation.baseline"
+AGAINST = "shadow.against"
 """The keys that refer to a previous run."""
 
-_FILES = {START: ("manifest.json", "an EmbeddingCheckpoint"), BASE: ("*.counts.npy", "Vocabularies")}
+_FILES = {
+    START: ("manifest.json", "an EmbeddingCheckpoint"),
+    BASE: ("*.counts.npy", "Vocabularies"),
+    AGAINST: (MODEL, "a version"),
+}
 
 References: TypeAlias = Mapping[str, str | None]
-"""By `START`, `BASE` and `BASELINE` a word such as "pushed", an address, or None."""
+"""By `START`, `BASE`, `BASELINE` and `AGAINST` a word such as "pushed", an address, or None."""
 
 
 def check_references(config: PipelineConfig) -> None:
@@ -38,11 +44,12 @@ def check_references(config: PipelineConfig) -> None:
 
 
 def references(config: PipelineConfig) -> References:
-    """Return what the configuration gives for `START`, `BASE` and `BASELINE`."""
+    """Return what the configuration gives for `START`, `BASE`, `BASELINE` and `AGAINST`."""
     return {
         START: None if config.warm_start is None else config.warm_start.checkpoint,
         BASE: None if config.vocabulary_evolution is None else config.vocabulary_evolution.base,
         BASELINE: config.evaluation.baseline,
+        AGAINST: None if config.shadow is None else config.shadow.against,
     }
 
 
@@ -50,7 +57,7 @@ def meaning(key: str, value: str | None) -> str:
     """Return the word that a key's value means: "latest" is the former name of "pushed" or "trained"."""
     if value != LATEST:
         return str(value)
-    return PUSHED if key == BASELINE else TRAINED
+    return PUSHED if key in (BASELINE, AGAINST) else TRAINED
 
 
 def check_addresses(given: References) -> None:

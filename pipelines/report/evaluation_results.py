@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import tensorflow_model_analysis as tfma
 
 from components.quality_gate.executor import QUALITY_FILE
+from components.shadow.executor import SHADOW_FILE
 from embedding_core.display import shown_token
 from embedding_core.tasks import metric_name
 from pipelines.config import PipelineConfig
@@ -27,6 +28,19 @@ def read_quality(blessing_uri: str) -> Figures:
     with open(os.path.join(blessing_uri, QUALITY_FILE), encoding="utf-8") as file:
         figures: Figures = json.load(file)
     return figures
+
+
+def read_shadow(blessing_uri: str) -> Figures:
+    """Read what Shadow measured, or its `note` on why nothing was compared."""
+    with open(os.path.join(blessing_uri, SHADOW_FILE), encoding="utf-8") as file:
+        figures: Figures = json.load(file)
+    return figures
+
+
+def shadow_metrics(shadow: Figures | None) -> list[Figures]:
+    """Return the outcome of each rule of Shadow, in the form of `judged_metrics`."""
+    checks = [] if shadow is None else shadow.get("checks", [])
+    return [_row(check["name"], check["value"], check["bound"], check["met"]) for check in checks]
 
 
 def label_counts(quality: Figures) -> Mapping[str, Figures]:

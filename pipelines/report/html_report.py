@@ -12,6 +12,7 @@ from pipelines.report.charts import line_chart
 from pipelines.report.dotted_keys import flatten
 from pipelines.report.profile_table import profile_rows
 from pipelines.report.run_report import Report
+from pipelines.report.shadow_page import shadow_html
 
 _CURVES = {"loss": "loss", "auc": "AUC"}
 
@@ -34,7 +35,7 @@ def save_report(report: Report, folder: str, reports: str | None = None) -> str:
         the cache.
 
     Returns:
-      The path of `report.html` in the folder.
+      The path of `report.html` in the folder. If requests were replayed, `shadow.html` is beside it.
     """
     html = _html(report)
     text = json.dumps(dataclasses.asdict(report), indent=1)
@@ -43,6 +44,8 @@ def save_report(report: Report, folder: str, reports: str | None = None) -> str:
         os.makedirs(one, exist_ok=True)
         _write(os.path.join(one, "report.html"), html)
         _write(os.path.join(one, "report.json"), text)
+        if report.shadow is not None and "outputs" in report.shadow:
+            _write(os.path.join(one, "shadow.html"), shadow_html(report.shadow))
     return os.path.join(folder, "report.html")
 
 

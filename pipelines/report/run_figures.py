@@ -29,7 +29,13 @@ from pipelines.lineage.graph import Node, open_store, outputs_of, trace
 from pipelines.pipeline.tfma_config import missed_thresholds
 from pipelines.report.baselines import Score, compare_with_baselines
 from pipelines.report.column_figures import column_figures, feature_figures, label_figures
-from pipelines.report.evaluation_results import judged_metrics, read_quality, sliced_metrics
+from pipelines.report.evaluation_results import (
+    judged_metrics,
+    read_quality,
+    read_shadow,
+    shadow_metrics,
+    sliced_metrics,
+)
 from pipelines.report.example_request import request_text
 from pipelines.report.node_run import NodeRun
 from pipelines.report.run_report import HIGHER_IS_BETTER, METRICS, Figures, Report
@@ -74,15 +80,11 @@ def collect_report(
             candidate=_candidate(config.training),
             counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
         )
-        compared = {
-            "metric_names": list(dict.fromkeys(name for score in scores for name in score.metrics)),
-            "quality": [{"scorer": score.shown, "metrics": dict(score.metrics)} for score in scores],
-            "eval_rows": rows,
-            "quality_note": _quality_note(config, scores),
-        }
+        compared = _compared(config, scores, rows)
     history = _json(by_type["ModelRun"].uri, "history.json")
     evaluation = _output(store, runs, "Evaluator", "ModelEvaluation")
     quality = read_quality(_output(store, runs, "QualityGate", "ModelBlessing"))
+    shadow = _shadow(store, runs)
     nodes = [_node(store, run) for run in runs]
     return Report(
         name=config.name,
@@ -94,10 +96,11 @@ def collect_report(
             lineage[pushed], missed_thresholds(evaluation), lambda folder: request_text(folder, run, tokens, graph)
         ),
         **compared,
-        evaluation=[*judged_metrics(config, evaluation, quality), *_own_figures(history, run.step)],
+        evaluation=[*judged_metrics(config, evaluation, quality), *_other_figures(shadow, history, run.step)],
         slices=sliced_metrics(evaluation),
         retrieval=quality["retrieval"],
         retrieval_note=_retrieval_note(quality),
+        shadow=shadow,
         configuration=config.to_mapping(),
         changed=changed,
         curves={**_curves(history), **_recall_curves(quality["retrieval"])},
@@ -125,6 +128,16 @@ def pushed_name(facts: Mapping[str, Any]) -> str:
     """Return the number of a pushed version, with that of the delta if one was pushed; "" if nothing was pushed."""
     delta = int(facts.get("pushed_delta") or 0)
     return f"{facts.get('pushed_version', '')}{f'-delta-{delta}' if delta else ''}"
+
+
+def _compared(config: PipelineConfig, scores: Sequence[Score], rows: int) -> dict[str, Any]:
+    """Return the scores of model and baselines, as fields of a report."""
+    return {
+        "metric_names": list(dict.fromkeys(name for score in scores for name in score.metrics)),
+        "quality": [{"scorer": score.shown, "metrics": dict(score.metrics)} for score in scores],
+        "eval_rows": rows,
+        "quality_note": _quality_note(config, scores),
+    }
 
 
 def known_quality(reports: str | None, runs: Sequence[NodeRun], version: str) -> dict[str, Any] | None:
@@ -197,6 +210,13 @@ def _output(store: MetadataStore, runs: Sequence[NodeRun], name: str, type_name:
     (execution,) = [int(run.execution or 0) for run in runs if run.node == name]
     outputs = {node.type: node.uri for one in outputs_of(store, execution) for node in [trace(store, one)[one]]}
     return outputs[type_name]
+
+
+def _shadow(store: MetadataStore, runs: Sequence[NodeRun]) -> Figures | None:
+    """Return what Shadow measured; None if it is not in the pipeline."""
+    if all(run.node != "Shadow" for run in runs):
+        return None
+    return read_shadow(_output(store, runs, "Shadow", "ModelBlessing"))
 
 
 def _node(store: MetadataStore, run: NodeRun) -> Figures:
@@ -286,6 +306,11 @@ def _own_metrics(history: Figures) -> list[str]:
     return list(dict.fromkeys(name for entry in history["evals"] for name in entry.get("metrics", ())))
 
 
+def _other_figures(shadow: Figures | None, history: Figures, step: int) -> list[Figures]:
+    """Return the outcome of Shadow's rules and the figures of the model's module, as rows of `evaluation`."""
+    return [*shadow_metrics(shadow), *_own_figures(history, step)]
+
+
 def _own_figures(history: Figures, step: int) -> list[Figures]:
     """Return the figures that the model's module computed for the exported state, as rows of `evaluation`."""
     # Runs of previous releases have no "final".
@@ -321,7 +346,13 @@ def _plain(value: Any) -> bool:
 def _parity(node: Node) -> list[Figures]:
     figures = node.facts.get("parity") or {}
     return [
-        {"name": name, "difference": float(item["max_abs"]), "tolerance": figures["tolerance"], "rows": item["rows"]}
+        {
+            "name": name,
+            "difference": float(item["max_abs"]),
+            "mean": float(item["mean_abs"]) if "mean_abs" in item else None,  # earlier releases did not record it
+            "tolerance": item.get("tolerance", figures["tolerance"]),
+            "rows": item["rows"],
+        }
         for name, item in figures.get("differences", {}).items()
     ]
 

@@ -37,12 +37,13 @@ class Report:
       slices: per slice its name and metrics.
       retrieval: metrics at K of the model and of popularity, and their queries; None if it was not measured.
       retrieval_note: how the queries were chosen, or why `retrieval` was not measured.
+      shadow: what Shadow measured, as `shadow.json` has it; None if it is not in the pipeline.
       configuration: every setting of the run, defaults included.
       changed: the settings that `--set` changed, as dotted keys.
       curves: per curve ("loss", "auc", and the figures of the model's module) and series its (step, value) points;
         "recall" has (K, Recall@K) points.
       training_note: steps, rows and rate in words.
-      parity: per comparison of training with serving its name, largest difference, tolerance and rows.
+      parity: per comparison of training with serving its name, largest and mean difference, tolerance and rows.
       tables: per table its name, rows, dim, combiner, optimizer, bytes and features; the largest first.
       vocabularies: per vocabulary its size, distinct tokens, coverage, digest, most frequent tokens, and how it
         extends a previous one (or None).
@@ -73,6 +74,7 @@ class Report:
     slices: Sequence[Figures] = ()
     retrieval: Figures | None = None
     retrieval_note: str = ""
+    shadow: Figures | None = None
     configuration: Figures = dataclasses.field(default_factory=dict)
     changed: Sequence[str] = ()
     curves: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]

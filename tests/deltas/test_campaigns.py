@@ -40,9 +40,9 @@ def report(**figures):
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory):
-    """Return worlds with the folder of their export: rows of 32 and of 16 bits."""
+    """Return worlds with the folder of their export: rows of float32, and of several types."""
     folder, worlds = tmp_path_factory.mktemp("bases"), []
-    for number, dtype in enumerate(("float32", "float16")):
+    for number, dtype in enumerate(("float32", {"words": "float16", "items": "int8", "ids": "int8"})):
         world = World.of(20 + number, size=30)
         worlds.append((world, world.export(folder / str(number + 1), rows_dtype=dtype, min_spare_rows=200), dtype))
     return worlds

@@ -15,6 +15,7 @@ from embedding_core.columns import DenseInputs
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.model_inputs import model_inputs
 from embedding_core.serving import DeltaExport, export_model
+from embedding_core.serving.row_formats import encoded
 from embedding_core.serving.served_state import state_of
 
 SECRET = b"a secret of the tests, 32 bytes."
@@ -98,13 +99,13 @@ class World:
             self.weights = [draw.normal(size=value.shape).astype(np.float32) for value in self.weights]
 
     def state(self, published):
-        """Return the state that an export of the model would have, without exporting it, in the type of another one."""
-        dtype, tables, blocks = next(iter(published.tables.values())).rows.dtype, [], {}
+        """Return the state that an export of the model would have, without exporting it, in the types of another one."""
+        tables, blocks = [], {}
         for table in published.layout.tables:
             oov = TABLES[table.name][1]
             tokens = None if oov is None else len(self.tokens[table.name])
             capacity = len(self.rows[table.name])
-            blocks[table.name] = self.rows[table.name].astype(dtype)
+            blocks[table.name] = encoded(self.rows[table.name], published.tables[table.name].rows.dtype.name)
             tables.append(dataclasses.replace(table, block=table.name, start=0, tokens=tokens, capacity=capacity))
         layout = dataclasses.replace(published.layout, tables=tuple(tables), digest="")
         return state_of(layout, blocks, self.tokens, self.weights)

@@ -18,7 +18,9 @@ from components.artifacts import TableConfigs, Vocabularies
 from components.pusher import EmbeddingPusher
 from components.pusher.executor import Executor
 from components.pusher.proof import prove_again
+from components.pusher.push_section import Push
 from components.pusher.served import served_versions
+from components.pusher.trained_model import Trained
 from components.pusher.version_manifest import verify_version
 from components.pusher.warmup import WARMUP
 from embedding_core.checkpoint import write_training_checkpoint
@@ -222,15 +224,47 @@ def test_version_whose_record_was_lost_is_recorded_and_not_pushed_twice(run, tmp
 
 
 @pytest.mark.slow
-def test_pusher_measures_rows_of_half_the_size_and_proves_them_again(run, tmp_path):
-    assert "broken" in not_pushed(push(run, tmp_path, rows_dtype="float16", tolerance=1e-7), tmp_path)
-    pushed = push(run, tmp_path, rows_dtype="float16", tolerance=1e-2)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance", "most"), [("float16", 1e-2, 1e-3), ("int8", 2e-2, 5e-3), ({"words": "int8"}, 2e-2, 5e-3)]
+)
+def test_pusher_measures_rounded_rows_and_proves_them_again(run, tmp_path, dtype, tolerance, most):
+    rounded = {"rows_dtype": json.dumps(dtype)}
+    reason = not_pushed(push(run, tmp_path, **rounded, tolerance=1e-6), tmp_path)
+    assert "broken rule" in reason
+    assert "Rows are rounded ('words' as " in reason
+    pushed = push(run, tmp_path, **rounded, tolerance=tolerance)
     path = pushed.get_string_custom_property("pushed_destination")
-    loss = json.loads(pushed.get_string_custom_property("parity"))["differences"]["training/embeddings/word"]["max_abs"]
-    assert 0.0 < loss < 1e-3
-    again = prove_again(path, 20, 1e-2)
+    differences = json.loads(pushed.get_string_custom_property("parity"))["differences"]
+    cost = differences["training/embeddings/word"]
+    assert 0.0 < cost["mean_abs"] < cost["max_abs"] < most
+    assert differences["rounded/embeddings/word"]["max_abs"] < 1e-6
+    assert differences["rounded/embeddings/word"]["tolerance"] == 1e-5
+    assert differences["training/logit"]["tolerance"] == tolerance
+    again = prove_again(path, 20, tolerance)
     assert again.report.passed
     assert again.rows == 20
+    assert set(again.rounded) == {"words"}
+
+
+@pytest.mark.slow
+def test_other_rows_than_the_rounded_ones_are_not_pushed_however_large_the_tolerance(run, tmp_path, monkeypatch):
+    def export(self, folder, rows_dtype, top_k):
+        rows = self.engine.embedding_tables["words"]
+        rows.assign_add(tf.fill([5, 4], 0.01))
+        found = original(self, folder, rows_dtype, top_k)
+        rows.assign_sub(tf.fill([5, 4], 0.01))
+        return found
+
+    original = Trained.export
+    monkeypatch.setattr(Trained, "export", export)
+    reason = not_pushed(push(run, tmp_path, rows_dtype='"int8"', tolerance=1.0), tmp_path)
+    assert "rounded/embeddings/" in reason
+    assert "the tolerance is 1e-05" in reason
+
+
+def test_types_of_rows_of_unknown_tables_are_refused(run, tmp_path):
+    with pytest.raises(ConfigError, match="names table 'word', which does not exist: did you mean 'words'"):
+        push(run, tmp_path, rows_dtype='{"word": "int8"}')
 
 
 def test_pusher_does_not_push_another_model_than_was_evaluated(run, tmp_path):
@@ -294,6 +328,8 @@ def test_component_checks_its_numbers(run):
     assert EmbeddingPusher(**channels, push_destination="x").outputs["pushed_model"].type_name == "PushedModel"
     with pytest.raises(ConfigError, match="parity_rows"):
         EmbeddingPusher(**channels, push_destination="x", parity_rows=0)
+    of_tables = EmbeddingPusher(**channels, push_destination="x", push=Push(rows_dtype={"words": "int8"}))
+    assert json.loads(of_tables.exec_properties["rows_dtype"]) == {"words": "int8"}
 
 
 def test_pusher_asks_for_what_dense_features_are_made_from(run, tmp_path):

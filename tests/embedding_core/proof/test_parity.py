@@ -35,6 +35,18 @@ def test_compare_passes_within_the_tolerance():
     assert found.rows == 2
 
 
+def test_difference_has_the_mean_of_all_entries_and_its_tolerance():
+    found = report([[1.0], [0.0], [0.0], [0.0]], [[1.5], [0.0], [0.0], [-0.5]], tolerance=0.6).to_dict()
+    assert found["differences"]["s/logit"] == {
+        "rows": 4,
+        "max_abs": 0.5,
+        "mean_abs": 0.25,
+        "non_finite": 0,
+        "within": True,
+        "tolerance": 0.6,
+    }
+
+
 def test_compare_is_relative_for_large_values():
     assert report([[1000.0]], [[1000.005]]).passed
     assert not report([[1000.0]], [[1000.02]]).passed

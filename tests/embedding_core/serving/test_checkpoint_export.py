@@ -15,6 +15,7 @@ from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, 
 from embedding_core.engines.host import HostEngine
 from embedding_core.errors import CheckpointError, ConfigError, NonfiniteError
 from embedding_core.serving import export_embeddings
+from embedding_core.serving.row_formats import rounded
 from embedding_core.vocabulary import Vocabulary
 from pipelines.commands import cli
 
@@ -107,13 +108,24 @@ def test_what_cannot_be_exported_is_refused(tmp_path, engine, checkpoint):
     assert not (tmp_path / "model").exists()
 
 
-def test_command_writes_a_model(tmp_path, checkpoint, monkeypatch, capsys):
+def test_command_writes_a_model(tmp_path, engine, checkpoint, monkeypatch, capsys):
     monkeypatch.setattr("pipelines.commands.version_command.load_tensorflow", lambda: None)
     monkeypatch.setattr(cli, "silence", lambda: None)
-    arguments = ["export-embeddings", str(checkpoint()), str(tmp_path / "model"), "--feature", "word", "--float16"]
+    arguments = ["export-embeddings", str(checkpoint()), str(tmp_path / "model"), "--feature", "word"]
+    arguments += ["--rows-dtype", "words=int8"]
     with pytest.raises(SystemExit) as caught:
         cli.main(arguments)
     assert not caught.value.code
     assert "serving_default" in capsys.readouterr().out
     vectors = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"](tf.constant(ROWS))
     assert list(vectors) == ["word"]
+    expected = rounded(engine.embedding_tables["words"].numpy(), "int8")[1]
+    np.testing.assert_allclose(vectors["word"][0], expected, rtol=1e-6)
+
+
+def test_command_refuses_one_type_beside_types_of_tables(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("pipelines.commands.version_command.load_tensorflow", lambda: None)
+    monkeypatch.setattr(cli, "silence", lambda: None)
+    with pytest.raises(SystemExit):
+        cli.main(["export-embeddings", "in", str(tmp_path), "--rows-dtype", "int8", "--rows-dtype", "words=int8"])
+    assert "--rows-dtype is 'int8' beside others" in " ".join(capsys.readouterr().err.split())

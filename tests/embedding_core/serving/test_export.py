@@ -18,6 +18,7 @@ from embedding_core.errors import CheckpointError, ConfigError, ParityError, Voc
 from embedding_core.model_inputs import call_model, model_inputs
 from embedding_core.proof.parity import compare, score_in_fresh_process, score_signatures
 from embedding_core.serving import columns_of, export_model, named_inputs, table_blocks
+from embedding_core.serving.row_formats import rounded
 
 TOKENS = {
     "words": [b"a", b"b", "žluť".encode(), b"a b"],
@@ -367,5 +368,58 @@ def test_rows_of_half_the_size_are_rounded(tmp_path):
 def test_export_refuses_stored_code(tmp_path):
     with pytest.raises(ConfigError, match="Lambda"):
         small(tmp_path, layer=tf_keras.layers.Lambda(lambda value: value * 2))
-    with pytest.raises(ConfigError, match="rows_dtype"):
-        small(tmp_path, rows_dtype="int8")
+
+
+def test_export_refuses_unknown_types_and_tables_of_rows(tmp_path):
+    with pytest.raises(ConfigError, match="`rows_dtype` of table 'ids' is 'int4': it must be one of"):
+        small(tmp_path, rows_dtype="int4")
+    with pytest.raises(ConfigError, match="names table 'idss', which does not exist: did you mean 'ids'"):
+        small(tmp_path, rows_dtype={"idss": "int8"})
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_int8_rows_are_looked_up_like_the_float32_rows_they_stand_for(tmp_path, monkeypatch, large):
+    rows = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
+    examples = tf.constant([example(row) for row in BAD_IDS])
+    if large:
+        monkeypatch.setattr(table_blocks, "_LARGE", 1)
+    expected = small(tmp_path, "full", rounded(rows, "int8"))["embeddings"](examples)
+    found = small(tmp_path, "int8", rows, rows_dtype="int8")["embeddings"](examples)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-6)
+    (stored,) = [value for _, value in stored_tables(tmp_path / "int8")]
+    assert (stored.dtype, stored.shape) == (np.int8, (5 if large else 6, 10))
+
+
+def test_tables_of_one_dim_have_types_of_their_own(tmp_path, files, engine, model):
+    path = tmp_path / "model"
+    dtypes = {"numbers": "int8", "floats": "float16"}
+    export_model(
+        path,
+        config=CONFIG,
+        tables=engine.embedding_tables,
+        vocabularies=files,
+        model=model,
+        dense=DENSE,
+        rows_dtype=dtypes,
+    )
+    found = tf.saved_model.load(str(path)).signatures["embeddings"](tf.constant(EXAMPLES))
+    rows = {name: table.numpy() for name, table in engine.embedding_tables.items()}
+    assert {value.dtype.name for _, value in stored_tables(path)} == {"float32", "float16", "int8"}
+    for name, table in (("number", "numbers"), ("float", "floats"), ("word", "words")):
+        expected = rounded(rows[table][:1], dtypes.get(table, "float32"))[0]
+        np.testing.assert_allclose(found[name][0], expected, rtol=1e-6)
+
+
+def stored_tables(folder):
+    """The blocks of tables in a SavedModel, by key."""
+    reader = tf.train.load_checkpoint(str(folder / "variables" / "variables"))
+    return [(key, reader.get_tensor(key)) for key in reader.get_variable_to_shape_map() if key.startswith("tables/")]
+
+
+def test_int8_rows_that_are_not_finite_are_refused(tmp_path):
+    rows = np.arange(10, dtype=np.float32).reshape(5, 2)
+    rows[3, 1] = np.inf
+    with pytest.raises(CheckpointError, match=r"as int8, 1 of table 'ids' \(the first is row 3\)"):
+        small(tmp_path, rows=rows, rows_dtype="int8")

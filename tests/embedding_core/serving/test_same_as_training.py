@@ -16,7 +16,9 @@ from embedding_core import SGD
 from embedding_core.columns.tokens import MISSING_INT
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine, TPUEmbedding, TPUEmbeddingV0, simulated_tpu
+from embedding_core.rows_dtype import ROWS_DTYPES
 from embedding_core.serving.request_tensors import named_inputs
+from embedding_core.serving.row_formats import rounded
 from embedding_core.serving.serving_module import ServingModule
 from embedding_core.serving.signatures import embeddings_signature, raw_embeddings_signature
 from embedding_core.tasks import POSITIVE
@@ -72,11 +74,12 @@ def values_of(feature, table):
 
 @st.composite
 def cases(draw):
-    """A configuration and some rows."""
+    """A configuration, some rows, and the types of served rows by table."""
     pairs = [draw(features(number)) for number in range(draw(st.integers(1, 4)))]
     config = EmbeddingConfig(tables=tuple(pair[0] for pair in pairs), features=tuple(pair[1] for pair in pairs))
     row = st.fixed_dictionaries({feature.name: values_of(feature, table) for table, feature in pairs})
-    return config, draw(st.lists(row, min_size=ROWS, max_size=ROWS))
+    dtypes = {table.name: draw(st.sampled_from(ROWS_DTYPES)) for table, _ in pairs}
+    return config, draw(st.lists(row, min_size=ROWS, max_size=ROWS)), dtypes
 
 
 def example(row):
@@ -90,12 +93,13 @@ def example(row):
     return made.SerializeToString()
 
 
-def looked_up_on_cores(config, parts):
-    """Yield name and vectors of both simulated engines; each core looks up its part of the rows."""
+def looked_up_on_cores(config, parts, tables):
+    """Yield name and vectors of both simulated engines with given tables; each core looks up its part of the rows."""
     strategy = simulated_tpu(hosts=1, cores_per_host=CORES)
     with strategy.scope():
         embedding = TPUEmbedding(config, SGD(learning_rate=0.1), seed=3)
     embedding.build(ROWS // CORES)
+    assign(embedding._engine.table_variables, tables)
 
     @tf.function
     def dequeue():
@@ -108,6 +112,7 @@ def looked_up_on_cores(config, parts):
     with strategy.scope():
         replicated = TPUEmbeddingV0(config, None, seed=3)
     replicated.build()
+    assign({table.name: variable for table, variable in replicated.embedding_tables.items()}, tables)
 
     def look_up():
         core = tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group)
@@ -116,12 +121,17 @@ def looked_up_on_cores(config, parts):
     yield "V0", joined(strategy, tf.function(lambda: strategy.run(look_up))())
 
 
+def assign(variables, tables):
+    for name, rows in tables.items():
+        variables[name].assign(rows)
+
+
 def joined(strategy, found):
     return {name: np.concatenate(strategy.experimental_local_results(value)) for name, value in found.items()}
 
 
-def check(folder, config, rows):
-    """Compare both exported signatures and all engines on one case."""
+def check(folder, config, rows, dtypes):
+    """Compare both exported signatures, with rows of types by table, and all engines with the rounded rows."""
     examples = [example(row) for row in rows]
     place = folder / uuid.uuid4().hex  # TensorFlow shares vocabularies of the same path within a process
     place.mkdir()
@@ -131,7 +141,9 @@ def check(folder, config, rows):
             file.write(b"".join(token + b"\n" for token in TOKENS[name]))
     engine = HostEngine(config, seed=3, with_slots=False)
     parser = RowParser(Inputs(config=config, vocabularies=files, tasks=(POSITIVE,)))
-    module = ServingModule(config, engine.embedding_tables, files, None)
+    module = ServingModule(config, engine.embedding_tables, files, None, dtypes)
+    tables = {name: rounded(table.numpy(), dtypes[name]) for name, table in engine.embedding_tables.items()}
+    assign(engine.table_variables, tables)
     names = [feature.name for feature in config.features]
     columns = module.columns(names)
     named, kept = named_inputs(columns, examples)
@@ -144,22 +156,21 @@ def check(folder, config, rows):
     sides = {"host": engine.lookup(parser(tf.constant(examples))["ids"]), "raw": by_name}
     size = ROWS // CORES
     parts = [parser(tf.constant(examples[start : start + size]))["ids"] for start in range(0, ROWS, size)]
-    sides.update(looked_up_on_cores(config, parts))
+    sides.update(looked_up_on_cores(config, parts, tables))
     for side, vectors in sides.items():
         for feature in config.features:
             wanted, given_ = np.asarray(vectors[feature.name]), found[feature.name]
             np.testing.assert_allclose(given_, wanted, rtol=1e-6, atol=1e-7, err_msg=f"{side} {feature}")
 
 
-@pytest.mark.parametrize("multivalent", [True, False])
-def test_missing_raw_ids_of_a_sequence_are_no_ids(tmp_path, multivalent):
+@pytest.mark.parametrize(("multivalent", "dtype"), [(True, "float32"), (False, "int8")])
+def test_missing_raw_ids_of_a_sequence_are_no_ids(tmp_path, multivalent, dtype):
     column = ColumnConfig(name="f", dtype="int64", multivalent=multivalent)
     table = TableConfig(name="t", vocabulary_size=RAW, dim=2)
     feature = FeatureConfig(name="f", table="t", column=column, max_sequence_length=2, invalid_id="row")
     config = EmbeddingConfig(tables=(table,), features=(feature,))
-    check(
-        tmp_path, config, [{"f": ids[: 5 if multivalent else 1]} for ids in [[], [MISSING_INT, 3], [9], [1], [-1], []]]
-    )
+    rows = [{"f": ids[: 5 if multivalent else 1]} for ids in [[], [MISSING_INT, 3], [9], [1], [-1], []]]
+    check(tmp_path, config, rows, {"t": dtype})
 
 
 @pytest.mark.parametrize("trials", [4, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])

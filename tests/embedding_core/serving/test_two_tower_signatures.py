@@ -34,7 +34,7 @@ CONFIG = EmbeddingConfig(
 )
 
 
-def exported(folder, candidate_features, top_k=None, config=CONFIG):
+def exported(folder, candidate_features, top_k=None, config=CONFIG, rows_dtype="float32"):
     files = {"users": folder / "users.txt", "items": folder / "items.txt"}
     for name, tokens in (("users", USERS), ("items", ITEMS)):
         files[name].write_bytes(b"".join(token + b"\n" for token in tokens))
@@ -45,7 +45,8 @@ def exported(folder, candidate_features, top_k=None, config=CONFIG):
     for variable in model.trainable_variables:  # biases start at zero, which would hide a mistake
         variable.assign_add(tf.random.stateless_normal(variable.shape, [1, 2]))
     tables = HostEngine(config, seed=4, with_slots=False).embedding_tables
-    written = export_model(folder / "model", config=config, tables=tables, vocabularies=files, model=model, top_k=top_k)
+    given = {"config": config, "tables": tables, "vocabularies": files, "model": model, "top_k": top_k}
+    written = export_model(folder / "model", **given, rows_dtype=rows_dtype)
     return written, tf.saved_model.load(str(folder / "model")).signatures
 
 
@@ -54,6 +55,7 @@ SETTINGS = {
     "lists": TopK(k=7, approximate=Approximate(when="always", lists=4, probes=4)),  # searches all lists, so it is exact
     "few probes": TopK(k=7, approximate=Approximate(when="always", lists=10, probes=1)),
     "all": TopK(k=50),
+    "int8": TopK(k=7),
 }
 
 
@@ -64,7 +66,12 @@ def models(tmp_path_factory):
 
     def signatures(name):
         if name not in made:
-            made[name] = exported(tmp_path_factory.mktemp("two_tower"), ["item"], SETTINGS[name])[1]
+            made[name] = exported(
+                tmp_path_factory.mktemp("two_tower"),
+                ["item"],
+                SETTINGS[name],
+                rows_dtype="int8" if name == "int8" else "float32",
+            )[1]
         return made[name]
 
     return signatures
@@ -75,7 +82,7 @@ def served(request, models):
     return models(request.param)
 
 
-@pytest.fixture(params=["exact", "lists", "all"])
+@pytest.fixture(params=["exact", "lists", "all", "int8"])
 def complete(request, models):
     """Return the signatures of a model whose search finds the best candidates."""
     return models(request.param)

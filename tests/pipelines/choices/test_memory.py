@@ -68,7 +68,9 @@ def test_need_rounds_the_batch_up_to_what_the_slice_divides():
     assert need_of(AS_CONFIGURED, two, named_topology("v3-8"), 250).batch_size == 256
     assert need_of(Choice(batch_size=1000), two, named_topology("v5p-8"), 250).batch_size == 1008
     whole = need_of(AS_CONFIGURED, two, named_topology("v5e-4"), 256)
-    assert (whole.table_bytes, whole.served_values) == (2 * 4 * 33_600, 33_600)
+    assert (whole.table_bytes, whole.served_bytes) == (2 * 4 * 33_600, 4 * 33_600)
+    mixed = need_of(AS_CONFIGURED, two, named_topology("v5e-4"), 256, {"item": "int8"})
+    assert mixed.served_bytes == 1000 * (32 + 8) + 4 * 100 * 16
     assert whole.stacks is None
 
 

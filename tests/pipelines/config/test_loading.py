@@ -123,6 +123,8 @@ def test_missing_sections_are_named(mistakes):
         ("training: {negatives: {feature: itm}}", "did you mean 'item'?"),
         ("tables: {itm: {dim: 8}}", "did you mean 'item'?"),
         ("vocabularies: {itm: {min_count: 2}}", "did you mean 'item'?"),
+        ("push: {rows_dtype: {itm: int8}}", "`push.rows_dtype.itm` is not a table: did you mean 'item'?"),
+        ("push: {rows_dtype: {item: int4}}", "must be float32, float16 or int8, or a mapping of tables to these."),
         ("tables: {item: {initializer: {scale: .nan}}}", "finite"),
         ("evaluation: {thresholds: {AUC: {}}}", "no bound"),
         ("evaluation: {metrics: []}", "at least one metric"),

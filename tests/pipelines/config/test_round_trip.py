@@ -80,7 +80,11 @@ def configs(draw):
         evaluation=_mapping(slices=st.lists(st.lists(TEXTS, min_size=1, max_size=2), max_size=2)),
         vocabulary_evolution=_choice(None, "latest", {"base": "vocabularies", "mode": "append", "expire_after": 3}),
         warm_start=_choice(None, "latest", "ckpt", {"checkpoint": "gs://b/c", "new_rows": "oov"}),
-        push=_choice("out", {"keep_last": 3, "rows_dtype": "float16", "top_k": {"k": 5, "approximate": "large"}}),
+        push=_choice(
+            "out",
+            {"keep_last": 3, "rows_dtype": "float16", "top_k": {"k": 5, "approximate": "large"}},
+            {"rows_dtype": {f"c_{names[0]}": "int8"}},
+        ),
     )
     return {**mapping, **draw(more)}
 

@@ -13,14 +13,14 @@ from pipelines.lineage.graph import Execution, Node
 from pipelines.previous import find_previous_run
 from pipelines.previous.find_previous_run import choose_previous_run
 from pipelines.previous.finished_trainings import FinishedTrainings
-from pipelines.previous.references import BASE, BASELINE, START
+from pipelines.previous.references import AGAINST, BASE, BASELINE, START
 from pipelines.previous.repeated_data import Piece, RunData
 
 pytestmark = pytest.mark.tfx
 
 
-def given(start="pushed", base=None, baseline=None):
-    return {START: start, BASE: base, BASELINE: baseline}
+def given(start="pushed", base=None, baseline=None, against=None):
+    return {START: start, BASE: base, BASELINE: baseline, AGAINST: against}
 
 
 def piece(folder, span, text):
@@ -46,7 +46,7 @@ class Chain:
     def asked(self, *days, rows="all"):
         return RunData(rows, [piece(self.folder, span, text) for span, text in days])
 
-    def run(self, *days, start=None, version=None, rows="all", baseline=None):
+    def run(self, *days, start=None, version=None, rows="all", baseline=None, shadowed=None):
         """Add a run on (span, content) pairs, started from the result of another; return artifact ids by kind."""
         from embedding_core.storage import file_digest
 
@@ -69,6 +69,7 @@ class Chain:
         self.live |= {made, *loaded}
         blessing = self.add("ModelBlessing", "Evaluator", [model, *([baseline] if baseline else [])])
         self.add("ModelBlessing", "QualityGate", [model])
+        self.add("ModelBlessing", "Shadow", [model, *([shadowed] if shadowed else [])])
         facts = {"pushed": 1, "pushed_version": version, "pushed_destination": f"/serving/{version}"} if version else {}
         push = self.add("PushedModel", "EmbeddingPusher", [model, run, words, blessing], **facts)
         return {"checkpoint": made, "words": words, "tables": tables, "model": model, "run": run, "push": push}
@@ -112,6 +113,18 @@ def test_same_data_starts_from_what_its_run_started_from(chain, days):
     assert found.table_configs == chain.uri(days[0], "tables")
     assert found.baseline == chain.uri(days[0], "model")
     assert found.repeats == "span 2: version 2 was trained on it"
+
+
+def test_requests_are_replayed_on_the_newest_push_that_no_previous_call_made(chain):
+    first = chain.run((1, "monday"), version=1)
+    wanted = given(start=None, against="pushed")
+    assert chain.find(chain.asked((2, "tuesday")), wanted).shadowed == chain.uri(first, "push")
+    assert chain.find(chain.asked((1, "monday")), wanted).shadowed is None  # the first push compared with nothing
+    second = chain.run((2, "tuesday"), version=2, shadowed=first["push"])
+    assert chain.find(chain.asked((2, "tuesday")), wanted).shadowed == chain.uri(first, "push")
+    chain.run((3, "wednesday"), shadowed=second["push"])  # it was refused
+    assert chain.find(chain.asked((4, "thursday")), wanted).shadowed == chain.uri(second, "push")
+    assert chain.find(chain.asked((4, "thursday")), given(start=None)).shadowed is None
 
 
 def test_first_run_starts_cold_and_so_does_its_retry(chain):

@@ -48,7 +48,7 @@ REPORT = Report(
     curves={"loss": {"train": [(1, 0.7), (2, 0.5)], "eval": []}, "auc": {"eval": []},
             "recall": {"this model": [(1, 0.01), (10, 0.085)], "popularity": [(1, 0.02), (10, 0.139)]}},
     training_note="2 s of training",
-    parity=[{"name": "training/logit", "difference": 0.0, "tolerance": 1e-5, "rows": 99}],
+    parity=[{"name": "training/logit", "difference": 0.0, "mean": 0.0, "tolerance": 1e-5, "rows": 99}],
     tables=[
         {
             "name": "item", "vocabulary": "item", "rows": 11, "dim": 8, "combiner": "mean", "optimizer": "Adagrad",

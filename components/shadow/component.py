@@ -1,0 +1,66 @@
+"""The Shadow component."""
+
+from __future__ import annotations
+
+import json
+
+from tfx import types
+from tfx.dsl.components.base import base_component, executor_spec
+from tfx.types.component_spec import ComponentSpec
+
+from components import spec_keys as keys
+from components.component_spec import channels, parameters, spec_with_outputs
+from components.shadow.executor import Executor
+from components.shadow.shadow_section import Shadow as Section
+
+
+class ShadowSpec(ComponentSpec):
+    """Inputs, parameters and outputs of Shadow."""
+
+    PARAMETERS = parameters({keys.REQUESTS: str, keys.RULES: str}, optional={keys.REQUEST_FILES: str})
+    INPUTS = channels(keys.MODEL, keys.TABLE_CONFIGS, optional=[keys.PREVIOUS_MODEL])
+    OUTPUTS = channels(keys.BLESSING)
+
+
+class Shadow(base_component.BaseComponent):
+    """Replays recorded requests on the trained model and on the last pushed version, and judges the differences.
+
+    EmbeddingPusher takes this blessing in addition to the Evaluator's. Before the first push there is no version to
+    compare with, and the model is blessed.
+
+    Component `outputs` contains:
+      - `blessing`: Channel of type `standard_artifacts.ModelBlessing`: `shadow.json` with every figure and the outcome
+        of every rule. Custom properties: `blessed` (1 or 0), `reason` (which rules were not met) and `note` (why
+        nothing was compared, if so).
+    """
+
+    SPEC_CLASS = ShadowSpec
+    EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(Executor)
+
+    def __init__(
+        self,
+        model: types.BaseChannel,
+        table_configs: types.BaseChannel,
+        shadow: Section,
+        previous_model: types.BaseChannel | None = None,
+        request_files: str | None = None,
+    ) -> None:
+        """Construct a Shadow.
+
+        Args:
+          model: a channel of `Model`, from EmbeddingTrainer: the model that would be pushed.
+          table_configs: a channel of `TableConfigs`: they say which columns are private.
+          shadow: the requests, and what the model has to keep to.
+          previous_model: a channel of `PushedModel`: the version to compare with; None if nothing was pushed yet.
+          request_files: any text that changes with the files of requests, so that the cache misses.
+        """
+        spec = spec_with_outputs(
+            ShadowSpec,
+            model=model,
+            table_configs=table_configs,
+            previous_model=previous_model,
+            requests=shadow.requests,
+            rules=json.dumps(shadow.rules().to_mapping(), sort_keys=True),
+            request_files=request_files,
+        )
+        super().__init__(spec=spec)

@@ -1,0 +1,61 @@
+"""The executor of Shadow: replays requests on two models, and writes a blessing with the figures."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from tfx.dsl.components.base import base_executor
+from tfx.dsl.io import fileio
+from tfx.utils import path_utils
+
+from components import progress
+from components import spec_keys as keys
+from components.artifact_files import read_embedding_config
+from components.base_executor import ComponentExecutor, Execution
+from components.shadow.log_files import log_sizes
+from components.shadow.request_log import read_requests
+from embedding_core.schema import Json
+from embedding_core.shadow.replay import replay
+from embedding_core.shadow.request_rows import Public
+from embedding_core.shadow_rules import ShadowRules
+
+SHADOW_FILE = "shadow.json"
+_NOTHING = "nothing was pushed yet: there is no version to compare with."
+
+
+class Executor(ComponentExecutor, base_executor.BaseExecutor):
+    """Replays requests on the last pushed version and on the trained model, and applies the rules."""
+
+    COMPONENT = "Shadow"
+
+    def execute(self, execution: Execution) -> None:
+        """Write `shadow.json`, and bless the model if every rule is met or there is no version to compare with.
+
+        Raises:
+          EmbeddingError: the log is missing or damaged, or a model does not load.
+        """
+        blessing = execution.output(keys.BLESSING)
+        files = log_sizes(execution.properties[keys.REQUESTS])
+        execution.files_read.extend({"path": one["path"], "size": one["size"]} for one in files)
+        figures: Json = {"passed": True, "reason": "", "note": _NOTHING}
+        if execution.inputs.get(keys.PREVIOUS_MODEL):
+            figures = _replayed(execution)
+        with fileio.open(os.path.join(blessing.uri, SHADOW_FILE), "w") as file:
+            file.write(json.dumps(figures, indent=1))
+        blessing.set_int_custom_property("blessed", int(figures["passed"]))
+        blessing.set_string_custom_property("reason", figures["reason"])
+        blessing.set_string_custom_property("note", figures.get("note", ""))
+
+
+def _replayed(execution: Execution) -> Json:
+    """Replay the requests, and return the figures."""
+    config = read_embedding_config(execution.uri(keys.TABLE_CONFIGS))
+    return replay(
+        execution.uri(keys.PREVIOUS_MODEL),
+        path_utils.serving_model_path(execution.uri(keys.MODEL)),
+        read_requests(execution.properties[keys.REQUESTS]),
+        ShadowRules.from_mapping(execution.json(keys.RULES)),
+        Public.of(config),
+        lambda done: progress.report("Shadow", done, None, unit="requests"),
+    ).to_json()

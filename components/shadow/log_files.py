@@ -1,0 +1,38 @@
+"""Finds the files of a request log."""
+
+from __future__ import annotations
+
+import glob
+import os
+
+from embedding_core.errors import ConfigError
+from embedding_core.schema import Json
+from embedding_core.storage import is_remote
+
+
+def log_files(path: str) -> list[str]:
+    """Return the files of a log, sorted.
+
+    Args:
+      path: a file or a glob of files; an address of an object store is one file.
+
+    Raises:
+      ConfigError: there is none.
+    """
+    if is_remote(path):
+        return [path]
+    files = [path] if os.path.isfile(path) else sorted(one for one in glob.glob(path) if os.path.isfile(one))
+    if not files:
+        raise ConfigError(
+            f"{path!r}, and there is no such file: give a request log (TFRecords of `PredictionLog`), or a glob of "
+            "such files."
+        )
+    return files
+
+
+def log_sizes(path: str) -> list[Json]:
+    """Return `path`, `size` and time of change `changed` of each file of a log; None for those of an address."""
+    if is_remote(path):
+        return [{"path": path, "size": None, "changed": None}]
+    stats = {file: os.stat(file) for file in log_files(path)}
+    return [{"path": file, "size": stat.st_size, "changed": stat.st_mtime_ns} for file, stat in stats.items()]

@@ -1,0 +1,239 @@
+"""Replays requests on two versions in turns, and compares what they answer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+from embedding_core.errors import DataError, nearest
+from embedding_core.schema import Json
+from embedding_core.shadow.answer_differences import compare_answers
+from embedding_core.shadow.answering import array_of
+from embedding_core.shadow.distributions import Distribution
+from embedding_core.shadow.request_rows import Public, RequestRows
+from embedding_core.shadow.shadow_report import ShadowReport, VersionFigures
+from embedding_core.shadow.tallies import Tally
+from embedding_core.shadow.version_process import Answer, VersionProcess
+from embedding_core.shadow_rules import ShadowRules
+
+_MOST_REFUSALS = 20
+_REPORT_EVERY = 100
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """A recorded request.
+
+    Attributes:
+      place: file and number of its record.
+      model: name of the served model.
+      kind: kind of the record, such as `predict_log`.
+      signature: name of the signature.
+      inputs: serialized TensorProto by input name; None for a kind that is not replayed.
+      outputs: names of the outputs that were asked for; empty for all.
+    """
+
+    place: str
+    model: str
+    kind: str
+    signature: str = "serving_default"
+    inputs: Mapping[str, bytes] | None = None
+    outputs: tuple[str, ...] = ()
+
+
+def replay(
+    old: str,
+    new: str,
+    requests: Iterable[Request],
+    rules: ShadowRules,
+    public: Public | None = None,
+    report: Callable[[int], None] = lambda done: None,
+) -> ShadowReport:
+    """Replay requests on two versions, each in a process of its own.
+
+    One request at a time is sent, to the one version and then to the other; they take turns in being first. Memory
+    does not grow with the number of requests.
+
+    Args:
+      old: folder of the SavedModel that is served.
+      new: folder of the SavedModel that would replace it.
+      requests: the recorded requests.
+      rules: what the new version must keep to.
+      public: what may be shown; None shows digests alone.
+      report: called with the number of replayed requests from time to time.
+
+    Raises:
+      DataError: the log is damaged, holds requests for several models, or none that can be replayed.
+      CheckpointError: a version does not load, or its process ends.
+    """
+    with VersionProcess(old) as first, VersionProcess(new) as second:
+        return replay_on((first, second), requests, rules, public, report)
+
+
+def replay_on(
+    versions: tuple[VersionProcess, VersionProcess],
+    requests: Iterable[Request],
+    rules: ShadowRules,
+    public: Public | None = None,
+    report: Callable[[int], None] = lambda done: None,
+) -> ShadowReport:
+    """Replay requests on the old and the new version, whose processes run; see `replay`."""
+    run = _Replay(versions, rules, public or Public())
+    for request in _chosen(requests, rules.model, run):
+        run.add(request)
+        if run.replayed % _REPORT_EVERY == 0:
+            report(run.replayed)
+    if not run.replayed:
+        raise DataError(f"the log has no request that can be replayed ({run.left_out()}): give one with predict_log.")
+    return run.result()
+
+
+def _chosen(requests: Iterable[Request], model: str | None, run: _Replay) -> Iterable[Request]:
+    """Yield the requests to replay, and count the others.
+
+    Raises:
+      DataError: no model is named, and the log has requests for two.
+    """
+    first: Request | None = None
+    for request in requests:
+        if model is None and first is not None and request.model != first.model:
+            raise DataError(
+                f"{request.place} is for the model {request.model!r}, and {first.place} for {first.model!r}: name the "
+                "model to replay in `model`."
+            )
+        first = first or request
+        if model is not None and request.model != model:
+            run.other_models[request.model] += 1
+        elif request.inputs is None:
+            run.not_replayed[request.kind] += 1
+        else:
+            yield request
+    if model is not None and not run.replayed and run.other_models:
+        raise DataError(f"`model` is {model!r}, and the log has no request for it: {nearest(model, run.other_models)}")
+
+
+class _Replay:
+    """The figures of a replay so far."""
+
+    def __init__(self, versions: tuple[VersionProcess, VersionProcess], rules: ShadowRules, public: Public) -> None:
+        self.versions, self.rules, self.public = versions, rules, public
+        self.tally = Tally(rules.slices, rules.worst_rows, public)
+        self.latency = (Distribution(), Distribution())
+        self.replayed = self.rows = 0
+        self.other_models: Counter[str] = Counter()
+        self.not_replayed: Counter[str] = Counter()
+        self.refused = {"old": 0, "new": 0, "both": 0}
+        self.refusals: list[Json] = []
+
+    def add(self, request: Request) -> None:
+        """Replay a request; if one version alone refuses it, replay its rows one by one."""
+        inputs = request.inputs or {}
+        answers = self._answers(request, inputs)
+        self.replayed += 1
+        rows = _rows_of(inputs)
+        if _one_refuses(answers) and rows is not None and (rows.count or 0) > 1:
+            for row in range(rows.count or 0):
+                single = rows.input_of(row)
+                self._add_rows(request, _rows_of(single), self._answers(request, single), first=row)
+            return
+        for latency, answer in zip(self.latency, answers, strict=True):
+            if all(one.seconds is not None for one in answers):
+                latency.add(answer.seconds or 0.0)
+        self._add_rows(request, rows, answers)
+
+    def _answers(self, request: Request, inputs: Mapping[str, bytes]) -> tuple[Answer, Answer]:
+        order = (0, 1) if self.replayed % 2 == 0 else (1, 0)
+        answers = {
+            one: self.versions[one].ask(request.signature, inputs, request.outputs, request.place) for one in order
+        }
+        return answers[0], _without_lost_outputs(answers[0], answers[1])
+
+    def _add_rows(
+        self, request: Request, rows: RequestRows | None, answers: tuple[Answer, Answer], first: int | None = None
+    ) -> None:
+        """Add the answers to the rows of a request, or to its row `first` alone."""
+        old, new = answers
+        count = 1 if rows is None else rows.count or 0
+        if old.outputs is None or new.outputs is None:
+            place = request.place if first is None else f"{request.place}, row {first + 1}"
+            self._refuse(place, rows, answers, max(count, 1))
+            return
+        shaped = all(one.ndim > 0 and len(one) == count for one in old.outputs.values())
+        if rows is None or not shaped or any(not one.ndim or len(one) != count for one in new.outputs.values()):
+            self.not_replayed["answers without a row for each row of the request"] += 1
+            return
+        self.rows += count
+        both = old.outputs, new.outputs
+        self.tally.add(request.signature, (request.place, first or 0), rows, compare_answers(*both), both)
+
+    def _refuse(self, place: str, rows: RequestRows | None, answers: tuple[Answer, Answer], count: int) -> None:
+        old, new = answers
+        by = "both" if old.outputs is None and new.outputs is None else "old" if old.outputs is None else "new"
+        self.refused[by] += count
+        if sum(one["by"] == by for one in self.refusals) < _MOST_REFUSALS:
+            shown = {} if rows is None or not rows.count else rows.shown(0, self.public)
+            error = self._shown_error(new if new.error else old)
+            self.refusals.append({"by": by, "place": place, "request": shown, "error": error})
+
+    def _shown_error(self, answer: Answer) -> str:
+        """Return the error of a refusal; of a message that may quote a private value, only the class."""
+        if not answer.quotes or self.public.answers:
+            return answer.error
+        return f"{answer.error.partition(':')[0]} (its message may quote the request, so it is not shown)"
+
+    def left_out(self) -> str:
+        """Say what was not replayed, in words."""
+        counts = {**self.not_replayed, **{f"for {name!r}": count for name, count in self.other_models.items()}}
+        return ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "it is empty"
+
+    def result(self) -> ShadowReport:
+        """Return the judged report."""
+        old, new = (
+            VersionFigures(
+                path=one.path,
+                load_seconds=one.load_seconds,
+                loaded_bytes=one.loaded_bytes,
+                peak_bytes=one.peak_bytes,
+                latency=latency,
+            )
+            for one, latency in zip(self.versions, self.latency, strict=True)
+        )
+        requests = {
+            "replayed": self.replayed,
+            "rows": self.rows,
+            "other_models": dict(self.other_models),
+            "not_replayed": dict(self.not_replayed),
+        }
+        return ShadowReport(
+            old=old,
+            new=new,
+            requests=requests,
+            refused=self.refused,
+            refusals=self.refusals,
+            outputs=self.tally.outputs,
+            slices=self.tally.slices(),
+            worst=self.tally.worst(),
+            rules=self.rules,
+        ).judged()
+
+
+def _one_refuses(answers: tuple[Answer, Answer]) -> bool:
+    return (answers[0].outputs is None) != (answers[1].outputs is None)
+
+
+def _without_lost_outputs(old: Answer, new: Answer) -> Answer:
+    """Return the new answer, as a refusal if it lacks an output of the old one: a client that reads it would fail."""
+    lost = sorted(set(old.outputs or {}) - set(new.outputs or {}))
+    if new.outputs is None or not lost:
+        return new
+    return Answer(error=f"there is no output {lost[0]!r}: the new version has {', '.join(sorted(new.outputs))}.")
+
+
+def _rows_of(inputs: Mapping[str, bytes]) -> RequestRows | None:
+    """Return the rows of a request; None if an input is not a tensor, which the versions refuse."""
+    try:
+        rows = RequestRows({name: array_of(value) for name, value in inputs.items()})
+    except Exception:  # a message from outside: TensorFlow raises many classes for what it cannot read
+        return None
+    return rows if rows.count is not None else None

@@ -1,0 +1,135 @@
+"""Defines `tfx-embeddings shadow`, which replays recorded requests on two versions and compares their answers."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from components.installed import require_package
+from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.shadow_rules import ShadowRules
+from pipelines.commands.exit_codes import FINDINGS
+from pipelines.console.quiet import load_tensorflow
+from pipelines.console.terminal import SafeConsole, echo
+
+if TYPE_CHECKING:
+    from embedding_core.shadow.request_rows import Public
+
+_INSTALL = "install it in the release of your TensorFlow, or tfx-embeddings[tfx]"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(shadow)
+
+
+def shadow(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="Folder of the version served now.", show_default=False)],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Folder of the version to judge.", show_default=False)],
+    requests: Annotated[
+        str, typer.Argument(metavar="REQUESTS", help="Request log, or a glob of such files.", show_default=False)
+    ],
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Take the bounds from the section `shadow` of this YAML file.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the section, such as latency.p95=1.5."),
+    ] = None,
+    public: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN", help="Show the values of this column even if a version does not say that they are public."
+        ),
+    ] = None,
+    out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Folder for the page and its JSON.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Replay recorded requests on two versions: differences of answers, refusals, latency and memory.
+
+    Exit code 4: the new version does not keep to a bound.
+    """
+    from components.shadow.log_files import log_files
+
+    require_package("tensorflow_serving", "`shadow` needs tensorflow-serving-api, which is not installed", _INSTALL)
+    rules = _rules(config, overrides or [])
+    for version in (old, new):
+        _require_model(version)
+    log_files(requests)
+    if out is not None:
+        _make_folder(out)
+    load_tensorflow()
+    from components.shadow.request_log import read_requests
+    from embedding_core.shadow.replay import replay
+    from pipelines.report.shadow_page import print_shadow, save_shadow
+
+    shown = _public(old).both(_public(new)).with_columns(public or ())
+    report = replay(old, new, read_requests(requests), rules, shown)
+    figures = report.to_json()
+    if out is not None:
+        save_shadow(figures, out)
+    if as_json:
+        echo(json.dumps(figures, indent=1))
+    else:
+        print_shadow(figures, SafeConsole(highlight=False))
+    if not report.passed:
+        raise typer.Exit(FINDINGS)
+
+
+def _rules(config: Path | None, overrides: Sequence[str]) -> ShadowRules:
+    """Read the rules from the section of a configuration, or from `--set` alone.
+
+    Raises:
+      ConfigError: the configuration has no such section, or a value breaks its rule.
+    """
+    if config is not None:
+        from pipelines.config import load_config
+
+        section = load_config(config, [f"shadow.{one}" for one in overrides]).shadow
+        if section is None:
+            raise ConfigError(f"`--config` is {os.fspath(config)!r}, which has no section `shadow`: add it.")
+        return section.rules()
+    from pipelines.config.overrides import apply_overrides
+
+    mistakes: list[str] = []
+    values = apply_overrides(ShadowRules, {}, overrides, {}, mistakes)
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+    return ShadowRules.from_mapping(values)
+
+
+def _require_model(version: str) -> None:
+    """Refuse a folder without a SavedModel.
+
+    Raises:
+      ConfigError: there is none.
+    """
+    from components.pusher.version_manifest import MODEL
+    from embedding_core.storage import exists
+
+    if not exists(os.path.join(version, MODEL)):
+        raise ConfigError(f"{version!r} has no {MODEL!r}: give the folder of one version, such as served/1790000000.")
+
+
+def _public(version: str) -> Public:
+    """Return what a version says may be shown: nothing if it is not a version that EmbeddingPusher published."""
+    from components.pusher.version_manifest import read_facts
+    from embedding_core.shadow.request_rows import Public
+
+    try:
+        facts = read_facts(version).get("public")
+    except CheckpointError:
+        return Public()
+    return Public() if facts is None else Public.from_json(facts)
+
+
+def _make_folder(out: str) -> None:
+    try:
+        os.makedirs(out, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"`--out` is {out!r}, which cannot be made ({error}): name another folder.") from error

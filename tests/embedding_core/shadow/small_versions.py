@@ -1,0 +1,56 @@
+"""Writes small versions, and makes requests for them."""
+
+import numpy as np
+import tensorflow as tf
+
+from embedding_core.shadow.replay import Request
+
+
+def save_version(folder, *, added=0.0, rounds=0, least=-1e9, ballast=1, output="rating"):
+    """Write a SavedModel whose signatures all return the price, float32 `[B]`, by default.
+
+    Args:
+      added: number that `priced` adds.
+      rounds: number of large products that `slow` computes first.
+      least: `strict` refuses requests with a smaller value.
+      ballast: MiB of a variable that is loaded.
+      output: name of the output of `named`.
+    """
+    module = tf.Module()
+    module.ballast = tf.Variable(np.ones([ballast, 2**18], np.float32))
+
+    def priced(price, country):
+        return {"score": price + added + 0.0 * tf.cast(tf.strings.length(country), tf.float32)}
+
+    def slow(price):
+        work = tf.fill([200, 200], tf.reduce_mean(price) * 1e-9 + module.ballast[0, 0] / 200)
+        for _ in range(rounds):
+            work = work @ work
+        return {"score": price + tf.cast(tf.math.is_nan(work[0, 0]), tf.float32)}
+
+    def strict(price):
+        with tf.control_dependencies([tf.debugging.assert_greater_equal(price, least, message="too small a value")]):
+            return {"score": tf.identity(price)}
+
+    prices = tf.TensorSpec([None], tf.float32, "price")
+    countries = tf.TensorSpec([None], tf.string, "country")
+    signatures = {
+        "serving_default": tf.function(lambda price: {"score": price}).get_concrete_function(prices),
+        "priced": tf.function(priced).get_concrete_function(prices, countries),
+        "slow": tf.function(slow).get_concrete_function(prices),
+        "strict": tf.function(strict).get_concrete_function(prices),
+        "named": tf.function(lambda price: {output: price}).get_concrete_function(prices),
+    }
+    tf.saved_model.save(module, str(folder), signatures=signatures)
+    return str(folder)
+
+
+def request(number, signature="serving_default", **columns):
+    """Make a request with the columns' values."""
+    protos = {name: tf.make_tensor_proto(value).SerializeToString() for name, value in columns.items()}
+    place = f"log, record {number}"
+    return Request(place=place, model="m", kind="predict_log", signature=signature, inputs=protos)
+
+
+def floats(*values):
+    return np.array(values, np.float32)

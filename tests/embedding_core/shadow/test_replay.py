@@ -1,0 +1,200 @@
+"""Replays requests on two real SavedModels, each in its process; each signature of the new one differs in one way."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from embedding_core.errors import CheckpointError, DataError
+from embedding_core.shadow.replay import replay, replay_on
+from embedding_core.shadow.request_rows import Public
+from embedding_core.shadow.version_process import VersionProcess
+from embedding_core.shadow_rules import ShadowRules
+from tests.embedding_core.shadow.small_versions import floats, request, save_version
+
+
+def asked(signature="serving_default", count=10):
+    return [request(number, signature, price=floats(number, number + 1)) for number in range(1, count + 1)]
+
+
+COUNTRIES = np.array([b"fr", b"", b"fr"], object)
+PRICED = [request(1, "priced", price=floats(1, 2, 3), country=COUNTRIES)]
+
+
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("versions")
+    old = save_version(folder / "old")
+    new = save_version(folder / "new", added=1.0, rounds=60, least=2.0, ballast=600, output="stars")
+    with VersionProcess(old) as first, VersionProcess(new) as second:
+        yield first, second
+
+
+def rules(**fields):
+    return ShadowRules.from_mapping(fields)
+
+
+def names_of_missed(report):
+    return [check.name for check in report.checks if not check.met]
+
+
+def test_equal_answers_keep_to_a_bound_of_zero(versions):
+    report = replay_on(versions, asked(), rules(outputs={"score": {"max": 0}}))
+    assert report.passed
+    assert report.reason == ""
+    assert report.requests == {"replayed": 10, "rows": 20, "other_models": {}, "not_replayed": {}}
+    figures = report.to_json()
+    assert figures["outputs"]["serving_default/score"]["rows"] == 20
+    assert figures["worst"] == {"serving_default/score": []}
+    assert 0 < figures["old"]["loaded_bytes"] <= figures["old"]["peak_bytes"]
+
+
+def test_first_request_of_a_kind_is_not_timed(versions):
+    asked_for = [dataclasses.replace(one, outputs=("score",)) for one in asked("slow", 3)]
+    assert replay_on(versions, asked_for, rules()).old.latency.count == 2
+
+
+def test_difference_over_its_bound_is_a_missed_rule(versions):
+    wanted = {"priced/score": {"p99": 0.1, "mean": 1.0}, "score": {"p50": 1.1}}
+    report = replay_on(versions, PRICED, rules(outputs=wanted))
+    assert names_of_missed(report) == ["p99 difference of priced/score"]
+    assert "which must be at most 0.1" in report.reason
+    assert report.to_json()["outputs"]["priced/score"]["mean"] == pytest.approx(1.0)
+
+
+def test_bound_of_an_output_that_no_request_has_is_missed(versions):
+    report = replay_on(versions, asked(), rules(outputs={"scores": {"max": 1}}))
+    assert not report.passed
+    assert "no replayed request has the output 'scores'" in report.reason
+
+
+def test_rows_that_the_new_version_alone_refuses_are_found_one_by_one(versions):
+    report = replay_on(versions, asked("strict"), rules(), Public(answers=True))
+    assert report.refused == {"old": 0, "new": 1, "both": 0}
+    assert report.requests["rows"] == 19
+    assert report.refusals[0]["place"] == "log, record 1, row 1"
+    assert "too small a value" in report.refusals[0]["error"]
+    assert names_of_missed(report) == ["share of rows that only the new version refuses"]
+    assert replay_on(versions, asked("strict"), rules(max_refused=0.05)).passed
+
+
+def test_message_of_the_graph_is_hidden_if_the_request_may_be_private(versions):
+    (refusal,) = replay_on(versions, asked("strict", 1), rules()).refusals
+    assert refusal["error"] == "InvalidArgumentError (its message may quote the request, so it is not shown)"
+
+
+def test_rows_that_the_old_version_alone_refuses_are_no_fault_of_the_new_one(versions):
+    report = replay_on(versions[::-1], asked("strict"), rules())
+    assert report.passed
+    assert report.refused == {"old": 1, "new": 0, "both": 0}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        (request(1, cost=floats(1)), "the inputs are ['cost']: signature 'serving_default' takes ['price']"),
+        (request(1, price=np.array([1.0])), "input 'price' is float64: signature 'serving_default' takes float32"),
+        (request(1, "raw", price=floats(1)), "no signature 'raw': the version has named, priced"),
+        (dataclasses.replace(asked()[0], inputs={"price": b"\xff\xff"}), "DecodeError"),
+        (dataclasses.replace(asked()[0], outputs=("stars",)), "no output 'stars': signature 'serving_default' has"),
+    ],
+    ids=["input", "type", "signature", "bytes", "output"],
+)
+def test_request_that_no_version_can_answer_is_counted_as_refused_by_both(versions, wrong, error):
+    report = replay_on(versions, [wrong, *asked()], rules())
+    assert report.refused["both"] >= 1
+    assert report.refused["old"] == report.refused["new"] == 0
+    assert error in report.refusals[0]["error"]
+    assert report.passed
+
+
+def test_lost_output_is_a_refusal(versions):
+    report = replay_on(versions, asked("named", 2), rules())
+    assert report.refused["new"] == 4
+    assert "there is no output 'rating': the new version has stars" in report.reason
+
+
+def test_slow_version_misses_a_bound_of_the_latency(versions):
+    """The new version computes 60 products of 200 x 200 matrices, the old one none."""
+    bound = rules(latency={"p50": 3.0})
+    assert names_of_missed(replay_on(versions, asked("slow"), bound)) == ["p50 of the latency, new to old"]
+    assert replay_on(versions[::-1], asked("slow"), bound).passed
+
+
+def test_bound_of_a_latency_that_was_not_measured_is_missed(versions):
+    wrong = [request(1, cost=floats(1))]
+    assert "was not measured" in replay_on(versions, wrong, rules(latency={"p99": 2.0})).reason
+
+
+def test_large_version_misses_a_bound_of_the_memory(versions):
+    report = replay_on(versions, asked(), rules(max_memory=1.3))
+    assert names_of_missed(report) == ["peak of memory, new to old"]
+    assert report.new.peak_bytes - report.old.peak_bytes > 500 * 2**20
+
+
+def test_slices_and_worst_rows_show_public_values(versions):
+    wanted = rules(slices=["country"], worst_rows=2)
+    report = replay_on(versions, PRICED, wanted, Public(frozenset({"country"}))).to_json()
+    assert {(one["value"], one["rows"]) for one in report["slices"]} == {("fr", 2), ("(missing)", 1)}
+    worst = report["worst"]["priced/score"]
+    assert len(worst) == 2
+    assert worst[0] == {
+        "difference": 1.0,
+        "place": "log, record 1, row 1",
+        "request": {"country": "fr", "price": "1"},
+        "old": "1",
+        "new": "2",
+    }
+
+
+def test_slices_and_worst_rows_show_other_values_as_digests(versions):
+    report = replay_on(versions, PRICED, rules(slices=["country"])).to_json()
+    assert sorted(one["value"][:7] for one in report["slices"]) == ["(missin", "sha256:"]
+    assert report["worst"]["priced/score"][0]["request"]["country"].startswith("sha256:")
+    assert "fr" not in str(report["slices"])
+
+
+def test_log_of_several_models_needs_a_name(versions):
+    requests = asked(count=4)
+    requests[2] = dataclasses.replace(requests[2], model="other")
+    with pytest.raises(DataError, match="record 3 is for the model 'other', and log, record 1 for 'm': name"):
+        replay_on(versions, requests, rules())
+    report = replay_on(versions, requests, rules(model="m"))
+    assert report.requests["other_models"] == {"other": 1}
+    assert report.requests["replayed"] == 3
+    with pytest.raises(DataError, match="has no request for it: did you mean 'other'"):
+        replay_on(versions, requests[2:3], rules(model="others"))
+
+
+def test_kinds_that_are_not_replayed_are_counted(versions):
+    regress = dataclasses.replace(asked()[0], kind="regress_log", inputs=None)
+    report = replay_on(versions, [regress, *asked()], rules())
+    assert report.requests["not_replayed"] == {"regress_log": 1}
+    with pytest.raises(DataError, match=r"no request that can be replayed \(1 regress_log\)"):
+        replay_on(versions, [regress], rules())
+
+
+def test_empty_log_is_an_error(versions):
+    with pytest.raises(DataError, match="it is empty"):
+        replay_on(versions, [], rules())
+
+
+def test_a_log_is_streamed_and_the_values_of_a_slice_are_bounded(versions):
+    alive = []
+
+    def stream():
+        for number in range(300):
+            assert not alive  # the request before was answered before this one was read
+            alive.append(number)
+            yield request(number, price=floats(number))
+            alive.clear()
+
+    report = replay_on(versions, stream(), rules(slices=["price"])).to_json()
+    assert len({one["value"] for one in report["slices"]}) == 101  # a hundred values and the others
+    assert sum(one["rows"] for one in report["slices"]) == 300
+
+
+def test_version_that_does_not_load_is_one_error(tmp_path):
+    (tmp_path / "saved_model.pb").write_bytes(b"not a model")
+    with pytest.raises(CheckpointError, match=r"ended \(exit code 1, loading\): .*Give the folder of a SavedModel"):
+        replay(str(tmp_path), str(tmp_path), asked(), rules())
