@@ -99,7 +99,7 @@ class World:
             self.weights = [draw.normal(size=value.shape).astype(np.float32) for value in self.weights]
 
     def state(self, published):
-        """Return the state that an export of the model would have, without exporting it, in the types of another one."""
+        """Return the state that an export of the model would have, in the types of `published`."""
         tables, blocks = [], {}
         for table in published.layout.tables:
             oov = TABLES[table.name][1]
