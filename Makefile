@@ -13,7 +13,7 @@ MATRIX := 3.11-2.18 3.12-2.20 3.13-2.21
 NEWEST := $(lastword $(MATRIX))
 PYTHONS = PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd:)"
 
-.PHONY: help venv tpu-compiler sparsecore-compiler lock check format test test-core test-tfx test-fast test-matrix test-newest interchange test-wheel tfx-next contract tpu-tests tpu-tests-compiler tf-tests sparsecore-judge tfrs-tests tasks layer-values demo online-retail daily daily-kills freshness months reference golden kfp-local shared-metadata image-check faults bench clean
+.PHONY: help venv tpu-compiler sparsecore-compiler lock check format test test-core test-tfx test-fast test-matrix test-newest interchange test-wheel tfx-next contract tpu-tests tpu-tests-compiler tf-tests sparsecore-judge tfrs-tests tasks layer-values demo online-retail daily daily-kills freshness months reference golden kfp-local shared-metadata image-check faults deltas bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -87,7 +87,7 @@ else
 endif
 
 test-core: venv
-	@set -o pipefail; $(HALF) tests/embedding_core tests/faults | sed -u 's/^/core | /'
+	@set -o pipefail; $(HALF) tests/embedding_core tests/faults tests/deltas | sed -u 's/^/core | /'
 
 test-tfx: venv
 	@set -o pipefail; $(HALF) tests | sed -u 's/^/tfx  | /'
@@ -210,6 +210,9 @@ faults: venv ## the fault campaigns in full: kills, full disks, damaged files, r
 	$(BIN)/pytest tests/faults tests/embedding_core/checkpoint tests/embedding_core/training/test_training.py \
 	    tests/pipelines/test_two_spans.py --timeout=3600 -s
 
+deltas: venv ## the campaigns of deltas in full: chains, refused deltas, load while deltas are applied
+	$(BIN)/pytest -m slow tests/deltas --timeout=7200 -s
+
 bench: venv ## side-by-side measurements against peers; TORCH=, KERAS_RS= <Pythons that have them>
 	$(BIN)/python -m benchmarks.vocabulary runs/benchmarks
 	$(BIN)/python -m benchmarks.keras_layer runs/benchmarks/keras_layer --into docs/benchmarks.md \
@@ -222,6 +225,7 @@ bench: venv ## side-by-side measurements against peers; TORCH=, KERAS_RS= <Pytho
 	$(BIN)/python -m benchmarks.serving_memory runs/benchmarks
 	$(BIN)/python -m benchmarks.served_rows runs/benchmarks
 	$(BIN)/python -m benchmarks.approximate_top_k
+	$(BIN)/python -m benchmarks.delta_push
 
 clean: ## remove what the targets made, the virtual environment included
 	rm -rf .venv .uv .matrix .tpu-compiler .sparsecore-compiler runs build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

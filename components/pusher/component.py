@@ -21,7 +21,7 @@ class EmbeddingPusherSpec(ComponentSpec):
 
     PARAMETERS = parameters(
         {keys.PUSH_DESTINATION: str, keys.TOLERANCE: float, keys.PARITY_ROWS: int, keys.PARITY_SPLIT: str},
-        optional={keys.KEEP_LAST: int, keys.REPUBLISH: str, keys.ROWS_DTYPE: str, keys.TOP_K: str},
+        optional={keys.KEEP_LAST: int, keys.REPUBLISH: str, keys.ROWS_DTYPE: str, keys.TOP_K: str, keys.DELTAS: str},
     )
     INPUTS = channels(
         keys.MODEL,
@@ -47,7 +47,8 @@ class EmbeddingPusher(base_component.BaseComponent):
         pushed). Custom properties: `pushed` (1 or 0), `pushed_destination`, `pushed_version`, `reason` (why it
         was not pushed), `parity` (the measured differences, JSON), `nonfinite_rows` (number of rows with NaN or
         infinity by table, JSON, if they are the reason), `model_digest`, `vocabularies_digest`, `vocabularies`
-        (digest of each, JSON).
+        (digest of each, JSON). With `push.deltas`: `pushed_delta` (number of the delta, "0" for a whole version),
+        `state_digest` (digest of what is served) and `full_push` (why no delta was pushed).
     """
 
     SPEC_CLASS = EmbeddingPusherSpec
@@ -89,8 +90,8 @@ class EmbeddingPusher(base_component.BaseComponent):
           shadow_blessing: a channel of `ModelBlessing`, from Shadow; the same.
           health_blessing: a channel of `ModelBlessing`, from TableHealth; the same.
           push: `tolerance` (absolute for values below 1, relative above), `keep_last` (number of versions to keep),
-            `rows_dtype` (type of the served rows, or types by table) and `top_k` (answers of a retrieval model); its
-            `destination` is ignored. None means `Push()`.
+            `rows_dtype` (type of the served rows, or types by table), `top_k` (answers of a retrieval model) and
+            `deltas` (pushes of what changed alone); its `destination` is ignored. None means `Push()`.
           parity_rows: number of rows that are compared, not counting edge cases.
           parity_split: the split that these rows are taken from.
           republish: any text. A new text makes the cache miss, so that a model is pushed again if its version was
@@ -123,5 +124,6 @@ class EmbeddingPusher(base_component.BaseComponent):
             republish=republish,
             rows_dtype=None if push.rows_dtype == "float32" else json.dumps(push.to_mapping()[keys.ROWS_DTYPE]),
             top_k=None if push.top_k == TopK() else push.top_k.to_json(),
+            deltas=None if push.deltas is None else push.deltas.to_json(),
         )
         super().__init__(spec=spec)

@@ -8,7 +8,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tfx import types
@@ -19,20 +19,24 @@ from components import progress
 from components import spec_keys as keys
 from components.base_executor import ComponentExecutor, Execution
 from components.compat import PusherExecutor
-from components.pusher.proof import Proof, prove, rows_below
+from components.pusher.delta_push import find_pushed, push_delta
+from components.pusher.proof import Proof, edges_of, prove, rows_below
 from components.pusher.publish import publish
-from components.pusher.served import Publication, find_published, identity_of
+from components.pusher.push_section import Deltas
+from components.pusher.served import Publication, identity_of
 from components.pusher.trained_model import Sources, Trained, load_trained
 from components.pusher.warmup import write_warmup
-from embedding_core.errors import NonfiniteError, ParityError
+from embedding_core.errors import DeltaError, NonfiniteError, ParityError
 from embedding_core.rows_dtype import dtypes_of_tables
 from embedding_core.schema import Json
+from embedding_core.serving import DeltaExport
+from embedding_core.serving.served_state import Layout
 from embedding_core.shadow.request_rows import Public
 from embedding_core.storage import is_remote, scratch_folder
 from embedding_core.top_k_config import TopK
 
 _WARMUP_ROWS = 32
-_PROVEN_WITH = (keys.TOLERANCE, keys.PARITY_ROWS, keys.PARITY_SPLIT, keys.ROWS_DTYPE, keys.TOP_K)
+_PROVEN_WITH = (keys.TOLERANCE, keys.PARITY_ROWS, keys.PARITY_SPLIT, keys.ROWS_DTYPE, keys.TOP_K, keys.DELTAS)
 
 _log = logging.getLogger(__name__)
 
@@ -60,14 +64,22 @@ class Executor(ComponentExecutor, PusherExecutor):
         _put(pushed, vocabularies=dict(trained.digests), vocabularies_digest=_one_digest(trained.digests))
         with _local(pushed.uri) as folder:
             try:
-                published, parity = self._push(folder, trained, execution)
+                published, facts = self._push(folder, trained, execution)
             except _NotPushedError as error:
                 self._refuse(pushed, str(error), **error.figures)
                 _clear(folder)
                 return
         _report(4, f"version {published.version}")
         self._MarkPushed(pushed, pushed_destination=published.path, pushed_version=str(published.version))
-        _put(pushed, model_digest=published.digest, parity=parity, reason="")
+        _put(pushed, model_digest=published.digest, parity=facts["parity"], reason="")
+        if "deltas" in facts:
+            pushed_as = facts["deltas"]
+            _put(
+                pushed,
+                pushed_delta=str(published.delta),
+                state_digest=pushed_as["digest"],
+                full_push=pushed_as["full_push"],
+            )
 
     def _missed(self, execution: Execution) -> list[str]:
         """Return why the model is not blessed, one sentence per component that refused it; empty if it is blessed."""
@@ -79,7 +91,9 @@ class Executor(ComponentExecutor, PusherExecutor):
         return reasons
 
     def _push(self, folder: str, trained: Trained, execution: Execution) -> tuple[Publication, Json]:
-        """Export the model to `folder` and publish a copy, which becomes a version only if it passes the comparison.
+        """Export the model to `folder`, and publish a copy or a delta, only if it passes the comparison.
+
+        Returns what was published, and the facts of its manifest.
 
         If a previous execution published the same model but ended before that was recorded, its version is used.
         """
@@ -87,25 +101,31 @@ class Executor(ComponentExecutor, PusherExecutor):
         examples = execution.split_folders(keys.EXAMPLES, properties.get(keys.PARITY_SPLIT) or "eval")
         sources = {**dataclasses.asdict(_sources(execution)), "evaluated": evaluated, "examples": examples}
         identity = identity_of(sources, {key: properties.get(key) for key in _PROVEN_WITH}, evaluated)
-        known = find_published(properties[keys.PUSH_DESTINATION], identity)
-        if known is not None:
-            _report(1, f"version {known[0].version} is this model already")
-            io_utils.copy_dir(known[0].path, folder)
-            return known[0], known[1]["parity"]
-        rows = rows_below(examples, int(properties.get(keys.PARITY_ROWS) or 1000))
         top_k = TopK.from_mapping(execution.json(keys.TOP_K) or {})
         tables = [table.name for table in trained.config.tables]
         dtypes = dtypes_of_tables(execution.json(keys.ROWS_DTYPE) or "float32", tables)
+        given = execution.json(keys.DELTAS)
+        deltas = None if given is None else Deltas.from_mapping(given)
+        export = None if deltas is None else DeltaExport(secret=deltas.secret(), spare_rows=deltas.spare_rows)
+        known = find_pushed(properties[keys.PUSH_DESTINATION], identity)
+        if known is not None:
+            _report(1, f"version {known[0].version} is this model already")
+            if known[0].delta:
+                trained.export(folder, dtypes, top_k, export)
+            else:
+                io_utils.copy_dir(known[0].path, folder)
+            return known
+        rows = rows_below(examples, int(properties.get(keys.PARITY_ROWS) or 1000))
         measured: list[Proof] = []
 
         def check(copy: str) -> Json:
             _report(2, "comparing with training")
             measured.append(prove(copy, evaluated, trained, rows, float(properties[keys.TOLERANCE]), top_k, dtypes))
-            if not measured[0].passed:
-                raise ParityError(measured[0].reason)
+            if not measured[-1].passed:
+                raise ParityError(measured[-1].reason)
             _report(3, "publishing")
             return {
-                "parity": measured[0].to_dict(),
+                "parity": measured[-1].to_dict(),
                 "top_k": top_k.to_mapping(),
                 "rows_dtype": dtypes,
                 "vocabularies": dict(trained.digests),
@@ -116,17 +136,27 @@ class Executor(ComponentExecutor, PusherExecutor):
 
         try:
             _report(1, "exporting")
-            trained.export(folder, dtypes, top_k)
+            trained.export(folder, dtypes, top_k, export)
             write_warmup(folder, trained.requests(trained.synthetic_rows(_WARMUP_ROWS)))
             destination, keep_last = properties[keys.PUSH_DESTINATION], properties.get(keys.KEEP_LAST)
-            published = publish(folder, destination, check=check, keep_last=keep_last)
+            if deltas is None or export is None:
+                return _publish(folder, destination, check, keep_last)
+            every = [*rows, *(edge.row for edge in edges_of(trained, rows))]
+            requests = {**trained.requests(every), "embeddings": every}
+            try:
+                return push_delta(
+                    destination, folder, settings=deltas, secret=export.secret, check=check, requests=requests
+                )
+            except DeltaError as error:
+                _log.info("a whole version is pushed, and no delta: %s", error)
+                whole = {"digest": Layout.load(folder).digest, "full_push": str(error)}
+                return _publish(folder, destination, lambda copy: {**check(copy), "deltas": whole}, keep_last)
         except NonfiniteError as error:
             raise _NotPushedError(str(error), nonfinite_rows=error.rows) from error
         except ParityError as error:
             if not measured:  # scoring failed: raise, because TFX would cache a refusal
                 raise
-            raise _NotPushedError(str(error), parity=measured[0].to_dict()) from error
-        return published, measured[0].to_dict()
+            raise _NotPushedError(str(error), parity=measured[-1].to_dict()) from error
 
     def _refuse(self, pushed: types.Artifact, reason: str, **figures: Json) -> None:
         """Mark the artifact as not pushed, and record why."""
@@ -141,6 +171,20 @@ class _NotPushedError(Exception):
     def __init__(self, reason: str, **figures: Json) -> None:
         super().__init__(reason)
         self.figures = figures
+
+
+def _publish(
+    folder: str, destination: str, check: Callable[[str], Json], keep_last: int | None
+) -> tuple[Publication, Json]:
+    """Publish a whole version; return it, and the facts that `check` returned."""
+    facts: list[Json] = []
+
+    def checked(copy: str) -> Json:
+        facts.append(check(copy))
+        return facts[-1]
+
+    published = publish(folder, destination, check=checked, keep_last=keep_last)
+    return published, facts[-1]
 
 
 def _report(done: int, what: str) -> None:

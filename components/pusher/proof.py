@@ -14,7 +14,7 @@ from components.pusher.trained_model import Sources, Trained, load_trained
 from components.pusher.version_manifest import verify_version
 from embedding_core.errors import CheckpointError, ParityError
 from embedding_core.model_inputs import is_two_tower
-from embedding_core.proof.edge_cases import edge_cases, read_rows
+from embedding_core.proof.edge_cases import EdgeCase, edge_cases, read_rows
 from embedding_core.proof.parity import Inputs, ParityReport, compare, score_signatures
 from embedding_core.rows_dtype import RowsDtype
 from embedding_core.schema import Json
@@ -107,7 +107,7 @@ def prove(
     """
     if not rows:
         raise ParityError("the eval split has no rows: nothing can be compared, and nothing is pushed.")
-    edges = edge_cases(rows, trained.config, () if trained.dense is None else tuple(trained.dense.spec))
+    edges = edges_of(trained, rows)
     every = [*rows, *(edge.row for edge in edges)]
     rules = [_REAL] * len(rows) + [f"{edge.feature}: {edge.rule}" for edge in edges]
     tensors, kept = named_inputs(columns_of(trained.config, trained.dense), every)
@@ -146,6 +146,11 @@ def prove(
         min_recall=0.0 if top_k is None else top_k.approximate.min_recall,
         rounded=lossy,
     )
+
+
+def edges_of(trained: Trained, rows: Sequence[bytes]) -> list[EdgeCase]:
+    """Make the edge cases that a model is compared on besides rows of the split."""
+    return edge_cases(rows, trained.config, () if trained.dense is None else tuple(trained.dense.spec))
 
 
 def rows_below(folders: Sequence[str], limit: int) -> list[bytes]:

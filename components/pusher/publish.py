@@ -31,6 +31,8 @@ from embedding_core.storage import (
     sync_tree,
 )
 
+DELTAS = "deltas"
+"""The folder, beside the versions, of their deltas (`components.pusher.delta_chain`)."""
 _HIDDEN = "version"
 _EARLIER_LOCK = re.compile(r"\.push-[0-9a-f]{32}\.lock\Z")
 _ORDER_LOCK = ".versions.lock"
@@ -178,7 +180,7 @@ def _has_no_file(path: Path) -> bool:
 
 def _give_number(copy: str, root: str, clock: Callable[[], float]) -> int:
     """Rename the copy to the next version number, under a lock that excludes other pushers."""
-    with _order_lock(root):
+    with order_lock(root):
         version = max(int(clock()), *(number + 1 for number in served_versions(root)), 1)
         if version > _LARGEST_VERSION:
             raise ConfigError(
@@ -189,12 +191,13 @@ def _give_number(copy: str, root: str, clock: Callable[[], float]) -> int:
     return version
 
 
-def _order_lock(root: str) -> contextlib.AbstractContextManager[bool]:
+def order_lock(root: str) -> contextlib.AbstractContextManager[bool]:
+    """Wait until no other process gives numbers to versions or deltas, or takes them away."""
     return locked_file(os.path.join(root, _ORDER_LOCK), wait=True)
 
 
 def keep_newest(base: StrPath, count: int) -> list[int]:
-    """Remove all but the newest `count` versions; return the numbers removed.
+    """Remove all but the newest `count` versions, with their deltas; return the numbers removed.
 
     One rename hides each version before its files are removed, so that no server sees an incomplete version.
 
@@ -206,17 +209,25 @@ def keep_newest(base: StrPath, count: int) -> list[int]:
     _require_versions(base)
     root, removed = os.path.abspath(base), []
     try:
-        with _order_lock(root), hidden_folder(os.path.join(root, _HIDDEN)) as hidden:
+        with order_lock(root), hidden_folder(os.path.join(root, _HIDDEN)) as hidden:
             kept = set(served_versions(root)[-count:])
             for name in number_names(root):
                 if int(name) not in kept:
                     os.rename(os.path.join(root, name), os.path.join(hidden, name))
                     removed.append(int(name))
+                    _move_deltas(root, name, hidden)
     except OSError as error:
         raise ConfigError(
             f"versions below {root!r} cannot be removed ({error}): name a folder that this process may write to."
         ) from error
     return sorted(removed)
+
+
+def _move_deltas(root: str, version: str, hidden: str) -> None:
+    """Move the deltas of a version, if it has any, to the folder that is to be removed."""
+    deltas = os.path.join(root, DELTAS, version)
+    if os.path.isdir(deltas):
+        os.rename(deltas, os.path.join(hidden, f"{DELTAS}-{version}"))
 
 
 def set_version_aside(base: StrPath, version: int) -> str | None:
@@ -231,7 +242,7 @@ def set_version_aside(base: StrPath, version: int) -> str | None:
     root = os.path.abspath(base)
     aside = os.path.join(root, f"{_SET_ASIDE}{version}")
     try:
-        with _order_lock(root):
+        with order_lock(root):
             names = [name for name in number_names(root) if int(name) == version]
             if not names:
                 return None

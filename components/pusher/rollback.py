@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import os
 from pathlib import Path
 
+from components.pusher.delta_chain import copy_chain, damage_of_chain
 from components.pusher.publish import publish, require_local
 from components.pusher.served import Publication, served_versions
 from components.pusher.version_manifest import content_digest, verify_version, version_digests
@@ -19,7 +21,8 @@ def roll_back(base: StrPath, to: int | None = None) -> Publication:
 
     The manifest of the copy has the facts of the earlier version, and the fact `rollback` with three entries: `of` is
     the version that was originally pushed (even if `to` is a copy itself), `from` is the version that was the newest,
-    and `made` is the time in UTC. The copy has the permissions of the earlier version.
+    and `made` is the time in UTC. The copy has the permissions of the earlier version. Its deltas are published again
+    behind the copy.
 
     Args:
       base: folder of the versions.
@@ -27,7 +30,7 @@ def roll_back(base: StrPath, to: int | None = None) -> Publication:
 
     Raises:
       ConfigError: there is no such version, or it is the newest.
-      CheckpointError: the version is damaged.
+      CheckpointError: the version or one of its deltas is damaged.
     """
     require_local(base)
     there = served_versions(base)
@@ -43,6 +46,9 @@ def roll_back(base: StrPath, to: int | None = None) -> Publication:
         )
     source = next(path for path in Path(base).iterdir() if path.name.isdigit() and int(path.name) == target)
     manifest = verify_version(source)
+    damage = damage_of_chain(os.fspath(base), target)
+    if damage is not None:
+        raise CheckpointError(damage)
     facts = {**manifest["facts"], "rollback": _rollback(manifest, target, there[-1])}
 
     def unchanged(copy: str) -> Json:
@@ -51,7 +57,9 @@ def roll_back(base: StrPath, to: int | None = None) -> Publication:
         return facts
 
     with readable_as(source):
-        return publish(source, base, check=unchanged)
+        published = publish(source, base, check=unchanged)
+        deltas = copy_chain(os.fspath(base), target, published.version)
+    return dataclasses.replace(published, delta=deltas)
 
 
 def _rollback(manifest: Json, target: int, newest: int) -> Json:

@@ -13,11 +13,15 @@ from embedding_core.storage import StrPath, folder_digests, is_remote, json_dige
 
 @dataclasses.dataclass(frozen=True)
 class Publication:
-    """A published version: its number, its path and the digest of its content."""
+    """A published version: its number, its path and the digest of its content; and the number of the delta pushed.
+
+    `delta` is 0 if the version itself was pushed.
+    """
 
     version: int
     path: str
     digest: str
+    delta: int = 0
 
 
 def number_names(base: StrPath) -> list[str]:

@@ -18,7 +18,7 @@ from embedding_core.engines import HostEngine
 from embedding_core.errors import ConfigError
 from embedding_core.model_inputs import call_model, is_two_tower, sequence_lengths, token_candidate
 from embedding_core.rows_dtype import RowsDtype, RowsDtypes
-from embedding_core.serving import columns_of, export_model, named_inputs, synthetic_rows
+from embedding_core.serving import DeltaExport, columns_of, export_model, named_inputs, synthetic_rows
 from embedding_core.serving.row_formats import rounded
 from embedding_core.task_outputs import served_outputs
 from embedding_core.tasks import POSITIVE, Task
@@ -85,7 +85,13 @@ class Trained:
         ragged = ({feature: tf.RaggedTensor.from_tensor(part)} for part in parts)
         return np.concatenate([self.model.candidate_vectors(self.engine.lookup(one)).numpy() for one in ragged])
 
-    def export(self, folder: str, rows_dtype: RowsDtypes = "float32", top_k: TopK | None = None) -> tuple[str, ...]:
+    def export(
+        self,
+        folder: str,
+        rows_dtype: RowsDtypes = "float32",
+        top_k: TopK | None = None,
+        deltas: DeltaExport | None = None,
+    ) -> tuple[str, ...]:
         """Write the serving-only SavedModel, with rows of type `rows_dtype`; return the names of its signatures."""
         return export_model(
             folder,
@@ -97,6 +103,7 @@ class Trained:
             tasks=self.tasks,
             rows_dtype=rows_dtype,
             top_k=top_k,
+            deltas=deltas,
         )
 
     def round_rows(self, dtypes: Mapping[str, RowsDtype]) -> None:

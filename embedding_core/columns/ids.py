@@ -99,10 +99,12 @@ class TokenTable(tf.Module):
     def ids_of(self, tokens: tf.Tensor) -> tf.Tensor:
         """Look up the ids of a flat string tensor: int64 of the same shape, -1 for an unknown token that has no row."""
         if self._table is None:
-            known = tf.fill(tf.shape(tokens), tf.constant(0 if self.oov_rows == 1 else -1, tf.int64))
-        else:
-            known = self._table.lookup(tokens)
+            return self.unknown_ids(tokens)
+        known = self._table.lookup(tokens)
+        return known if self.oov_rows <= 1 else tf.where(known < 0, self.unknown_ids(tokens), known)
+
+    def unknown_ids(self, tokens: tf.Tensor) -> tf.Tensor:
+        """Return the ids that tokens get if they are unknown: int64 of the same shape, -1 without a row for them."""
         if self.oov_rows <= 1:
-            return known
-        hashed = self.tokens + tf.strings.to_hash_bucket_fast(tokens, self.oov_rows)
-        return tf.where(known < 0, hashed, known)
+            return tf.fill(tf.shape(tokens), tf.constant(self.tokens if self.oov_rows else -1, tf.int64))
+        return self.tokens + tf.strings.to_hash_bucket_fast(tokens, self.oov_rows)

@@ -43,6 +43,8 @@ class Rows:
       start: position of the table's first row in the block.
       count: number of rows of the table.
       nothing: position of a row of zeros in the block; None if it has none.
+      updated: whether deltas write to the block while it is served. Rows are then gathered from the variable itself,
+        which locks it, and are not read through `read_value`, which would copy the whole block after the first write.
     """
 
     block: tf.Variable
@@ -50,6 +52,11 @@ class Rows:
     start: int
     count: int
     nothing: int | None = None
+    updated: bool = False
+
+    def at(self, places: tf.Tensor) -> tf.Tensor:
+        """Gather rows by their positions in the block, in the type of the block: `[..., dim]`."""
+        return tf.gather(self.block if self.updated else self.block.read_value(), places)
 
     def slices(self, size: int) -> Iterator[tf.Tensor]:
         """Yield the table's rows, float32 `[size, dim]`; the last slice may be smaller."""
@@ -150,7 +157,7 @@ def _gathered(rows: Sequence[Rows], ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
     places = ids + tf.constant([[one.start] for one in rows], tf.int64)
     nothing = rows[0].nothing
     places = tf.where(outside, tf.constant(nothing or 0, tf.int64), places)
-    vectors = decoded(tf.gather(rows[0].block.read_value(), places))
+    vectors = decoded(rows[0].at(places))
     if nothing is None:
         indices = tf.where(outside)
         zeros = tf.zeros([tf.shape(indices)[0], vectors.shape[-1]], vectors.dtype)
@@ -246,7 +253,6 @@ def _parts(
 
 
 def _combined(one: Several, places: tf.Tensor, segments: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    block = one.rows.block.read_value()
-    if block.dtype == tf.float32:
-        return combine_in_order(block, segments, count, one.combiner, places=places)
-    return combine_in_order(decoded(tf.gather(block, places)), segments, count, one.combiner)
+    if one.rows.block.dtype == tf.float32 and not one.rows.updated:
+        return combine_in_order(one.rows.block.read_value(), segments, count, one.combiner, places=places)
+    return combine_in_order(decoded(one.rows.at(places)), segments, count, one.combiner)

@@ -14,6 +14,7 @@ from embedding_core.columns.tokens import MISSING_INT, Values, rows_of, text_of,
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.model_inputs import length_name, length_of
 from embedding_core.rows_dtype import RowsDtypes, dtypes_of_tables
+from embedding_core.serving.changing_tokens import ChangingTokenTable
 from embedding_core.serving.lookups import (
     Counts,
     Rows,
@@ -62,8 +63,17 @@ class ServingModule(tf.Module):
         vocabularies: Mapping[str, str],
         dense: DenseInputs | None,
         rows_dtype: RowsDtypes = "float32",
+        spare: Mapping[str, int] | None = None,
     ) -> None:
         """Check tables and vocabularies, and hold them.
+
+        Args:
+          config: tables and features.
+          tables: float32 `[rows, dim]` by table name or TableConfig.
+          vocabularies: path of the plain token file by vocabulary name.
+          dense: source of dense inputs and of columns `after_transform`.
+          rows_dtype: type of the rows in the blocks.
+          spare: number of rows by table that deltas may give to new tokens; None if no delta will be applied.
 
         Raises:
           CheckpointError: a table is missing, extra, of another shape, or holds a value that is not finite.
@@ -76,15 +86,18 @@ class ServingModule(tf.Module):
         by_name = {key if isinstance(key, str) else key.name: value for key, value in tables.items()}
         require_same_names(config, by_name)
         dtypes = dtypes_of_tables(rows_dtype, by_name)
-        self.tables, rows = tables_to_blocks(config, by_name, dtypes)
+        self.tables, rows = tables_to_blocks(config, by_name, dtypes, spare)
         self._rows = MappingProxyType(rows)  # TensorFlow does not track this type: `tables` already holds the blocks
         self.token_tables = {
-            table.name: TokenTable.of(table, vocabulary_file(table, vocabularies))
+            table.name: (TokenTable if spare is None else ChangingTokenTable).of(
+                table, vocabulary_file(table, vocabularies)
+            )
             for table in config.tables
             if table.vocabulary is not None
         }
         self.transform = [] if dense is None else dense.tracked
         self.dense_variables: list[tf.Variable] = []
+        self.deltas: tf.Module | None = None
         self._counted = [feature.name for feature in self._config.features if _is_counted(self._config, feature)]
         with tf.device(_CPU):
             self.dropped = tf.Variable(tf.zeros([len(self._counted)], tf.int64), trainable=False, name="dropped_ids")

@@ -50,7 +50,10 @@ def vocabulary_file(table: TableConfig, vocabularies: Mapping[str, str]) -> str:
 
 
 def tables_to_blocks(
-    config: EmbeddingConfig, tables: Mapping[str, TableRows], dtypes: Mapping[str, RowsDtype]
+    config: EmbeddingConfig,
+    tables: Mapping[str, TableRows],
+    dtypes: Mapping[str, RowsDtype],
+    spare: Mapping[str, int] | None = None,
 ) -> tuple[dict[str, tf.Variable], dict[str, Rows]]:
     """Pack tables into variables on the host, with several tables of equal dim and type in one block.
 
@@ -63,6 +66,7 @@ def tables_to_blocks(
       config: tables and their shapes.
       tables: float32 `[rows, dim]` by name: a variable, an array, or a ShardedVariable.
       dtypes: type of the served rows of each table.
+      spare: number of rows of zeros after each table, for tokens that deltas bring; None if there will be no deltas.
 
     Returns:
       The variables by block, and the location of each table's rows.
@@ -75,14 +79,20 @@ def tables_to_blocks(
     _require_finite_tables(tables, dtypes)
     variables, rows = {}, {}
     for name, members in _blocks(config, dtypes).items():
-        parts = [part for table in members for part in _parts(tables[table.name])]
-        size = sum(table.vocabulary_size for table in members)
+        counts = {table.name: table.vocabulary_size + (spare or {}).get(table.name, 0) for table in members}
+        parts = [
+            part
+            for table in members
+            for part in _with_spare(_parts(tables[table.name]), counts[table.name] - table.vocabulary_size)
+        ]
+        size = sum(counts.values())
         nothing = None if _is_large(members[0]) else size
         block = variables[name] = _variable(name, parts, dtypes[members[0].name], with_nothing=nothing is not None)
         start = 0
         for table in members:
-            count = table.vocabulary_size
-            rows[table.name] = Rows(block=block, name=name, start=start, count=count, nothing=nothing)
+            count = counts[table.name]
+            updated = spare is not None
+            rows[table.name] = Rows(block=block, name=name, start=start, count=count, nothing=nothing, updated=updated)
             start += count
     return variables, rows
 
@@ -139,6 +149,10 @@ def _is_plain(value: Part) -> bool:
 def _parts(value: TableRows) -> list[Part]:
     """List the parts of a table, each of consecutive rows: TensorFlow's ShardedVariable has several."""
     return list(getattr(value, "variables", [value]))
+
+
+def _with_spare(parts: list[Part], spare: int) -> list[Part]:
+    return [*parts, np.zeros([spare, int(parts[0].shape[1])], np.float32)] if spare else parts
 
 
 def _require_finite_tables(tables: Mapping[str, TableRows], dtypes: Mapping[str, RowsDtype]) -> None:

@@ -14,6 +14,7 @@ from components.installed import require_package
 from pipelines.commands import (
     checkpoint_command,
     compare_command,
+    delta_command,
     metadata_command,
     plan_command,
     run_command,
@@ -230,6 +231,7 @@ def compile_(
 app.add_typer(checkpoint_command.app, name="checkpoint")
 app.add_typer(metadata_command.app, name="metadata")
 version_command.register(app)
+delta_command.register(app)
 compare_command.register(app)
 plan_command.register(app)
 shadow_command.register(app)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from components.example_gen.formats import EXTENSIONS, format_of
 from components.shadow.log_files import log_files
 from embedding_core.errors import ConfigError, nearest
+from embedding_core.storage import is_remote
 from pipelines.config.column_rules import COLUMN_RULES
 from pipelines.config.columns import column_uses, label_columns, label_paths
 from pipelines.config.files import data_files, missing_spans
@@ -73,6 +74,18 @@ def _work_dir_is_literal(config: PipelineConfig) -> Mistakes:
 @_rule("push")
 def _destination_is_literal(config: PipelineConfig) -> Mistakes:
     yield from _literal("push.destination", config.push.destination)
+
+
+@_rule("push", "work_dir", "model")
+def _deltas_can_be_pushed(config: PipelineConfig) -> Mistakes:
+    if config.push.deltas is None:
+        return
+    if is_remote(config.push_destination):
+        given = f"is given, but versions are pushed to {config.push_destination!r}, an object store, which has no locks"
+        yield "push.deltas", f"{given}: push to a local or mounted folder, or set it to false."
+    if config.model.name in RETRIEVAL_MODELS:
+        given = f"is given, but `model.name` is {config.model.name!r}, whose index of candidates deltas do not change"
+        yield "push.deltas", f"{given}: set it to false."
 
 
 @_rule("shadow")

@@ -25,6 +25,7 @@ from pipelines.lineage.graph import Execution, Facts, Node
 ROLLBACK = "rollback"
 """Fact of a PushedModel and of a version's manifest, with `of`, `from` and `made`; see `components.pusher.rollback`."""
 
+_OF_DELTAS = ("pushed_delta", "state_digest")
 _PUSHED_MODEL, _NODE = "PushedModel", "Rollback"
 
 
@@ -38,10 +39,13 @@ class _Copy:
 
 
 def pushes_of(graph: Mapping[int, Node], destination: str | None = None) -> dict[int, Node]:
-    """Return the PushedModel of every version that was pushed, copies included; None means any destination."""
+    """Return the PushedModel of every version that was pushed, copies included; None means any destination.
+
+    If deltas were pushed to a version, the PushedModel is that of the last one.
+    """
     return {
         int(node.facts["pushed_version"]): node
-        for node in graph.values()
+        for node in sorted(graph.values(), key=lambda node: node.id)
         if node.type == _PUSHED_MODEL
         and node.facts.get("pushed")
         and (destination is None or _folder(node.facts["pushed_destination"]) == _folder(f"{destination}/1"))
@@ -130,7 +134,7 @@ def record_rollback(path: str) -> str | None:
 
 def _record(store: MetadataStore, copy: _Copy, source: mlmd.Artifact) -> None:
     artifact = mlmd.Artifact(type_id=source.type_id, uri=copy.path, state=mlmd.Artifact.LIVE)
-    for key in ("pushed", "parity", "vocabularies", "vocabularies_digest", "model_digest", "reason"):
+    for key in ("pushed", "parity", "vocabularies", "vocabularies_digest", "model_digest", "reason", *_OF_DELTAS):
         if key in source.custom_properties:
             artifact.custom_properties[key].CopyFrom(source.custom_properties[key])
     for key, value in {**_facts(copy), ROLLBACK: json.dumps(copy.facts[ROLLBACK])}.items():

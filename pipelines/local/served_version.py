@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ml_metadata import MetadataStore
 
+from components.pusher.delta_chain import damage_of_chain, last_delta
 from components.pusher.served import damage_of, served_versions
 from embedding_core.errors import ConfigError
 from pipelines.config import PipelineConfig
@@ -22,20 +23,25 @@ def served_push(store: MetadataStore, pushed: int, destination: str) -> int | No
       destination: folder of the served versions.
 
     Returns:
-      `pushed` itself if the model was refused, or if its version is the newest; else the id of the newest version's
-      PushedModel if the newest version has the same model. None if another model or no model is served: then the
-      run's model has to be pushed again.
+      `pushed` itself if the model was refused, or if its version and delta are the newest; else the id of the
+      newest version's PushedModel if the newest version has the same model. None if another model or no model is
+      served: then the run's model has to be pushed again.
     """
     nodes = trace(store, pushed)
     if not nodes[pushed].facts.get("pushed"):
         return pushed
     newest = max(served_versions(destination), default=None)
-    if newest is not None and int(nodes[pushed].facts["pushed_version"]) == newest:
+    if newest is not None and _served_by(nodes[pushed]) == (newest, last_delta(destination, newest)):
         return pushed
     other = newest_artifact(store, "PushedModel", having={"pushed": 1, "pushed_version": newest})
     if newest is None or other is None:
         return None
     return other if _models(trace(store, other)) == _models(nodes) else None
+
+
+def _served_by(push: Node) -> tuple[int, int]:
+    """Return the version and the delta that a PushedModel was published as; delta 0 is the whole version."""
+    return int(push.facts["pushed_version"]), int(push.facts.get("pushed_delta") or 0)
 
 
 def _models(nodes: Mapping[int, Node]) -> list[int]:
@@ -61,5 +67,5 @@ def damaged_version(store: MetadataStore, pushed: int, destination: str) -> tupl
     if not facts.get("pushed"):
         return None
     version = int(facts["pushed_version"])
-    damage = damage_of(destination, version, facts.get("model_digest"))
+    damage = damage_of(destination, version, facts.get("model_digest")) or damage_of_chain(destination, version)
     return None if damage is None else (version, damage)

@@ -7,8 +7,9 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
-from components.pusher.served import manifest_facts, served_versions
-from embedding_core.errors import ConfigError
+from components.pusher.delta_chain import last_delta, served_facts
+from components.pusher.served import served_versions
+from embedding_core.errors import CheckpointError, ConfigError
 from pipelines.config import PipelineConfig
 from pipelines.config.bases import SERVED, TRAINED
 from pipelines.lineage.graph import Node, artifacts_of, open_store, read_graph
@@ -194,7 +195,9 @@ class FinishedTrainings:
         """Make a PushedModel, by version, for each push of this pipeline that was killed before it was recorded."""
         known, unrecorded = pushes_of(self.graph, self.destination), {}
         for version in served_versions(self.destination):
-            run = None if version in known else self._run_of_version(version)
+            recorded = known.get(version)
+            delta = -1 if recorded is None else int(recorded.facts.get("pushed_delta") or 0)
+            run = None if delta >= last_delta(self.destination, version) else self._run_of_version(version)
             if run is not None:
                 uri = os.path.join(self.destination, str(version))
                 unrecorded[version] = Node(id=0, type=_PUSHED_MODEL, uri=uri, facts={}, producer=None, inputs=(run.id,))
@@ -202,8 +205,8 @@ class FinishedTrainings:
 
     def _run_of_version(self, version: int) -> Node | None:
         try:
-            facts = manifest_facts(self.destination, version)
-        except ConfigError:  # damaged, or written by another program: it does not name a training
+            facts = served_facts(self.destination, version)
+        except (CheckpointError, ConfigError):  # damaged, or written by another program: it does not name a training
             return None
         return self.artifact_at(str(facts.get("sources", {}).get("model_run", "")))
 

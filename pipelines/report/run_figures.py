@@ -71,7 +71,7 @@ def collect_report(
     embedding = read_embedding_config(by_type["components.TableConfigs"].uri)
     run = RunDescription.load(by_type["ModelRun"].uri)
     graph, tokens = by_type["TransformGraph"].uri, by_type["components.Vocabularies"].uri
-    compared = known_quality(reports, runs, str(lineage[pushed].facts.get("pushed_version", "")))
+    compared = known_quality(reports, runs, pushed_name(lineage[pushed].facts))
     if compared is None:
         scores, rows = compare_with_baselines(
             inputs_of_run(run, tokens, transform_graph=graph),
@@ -120,6 +120,12 @@ def collect_report(
         data=_data(by_type["Examples"]) | _line_breaks(vocabularies.values()) | _dense_notes(by_type["ModelRun"]),
         warm_start=_warm_start(lineage, history),
     )
+
+
+def pushed_name(facts: Mapping[str, Any]) -> str:
+    """Return the number of a pushed version, with that of the delta if one was pushed; "" if nothing was pushed."""
+    delta = int(facts.get("pushed_delta") or 0)
+    return f"{facts.get('pushed_version', '')}{f'-delta-{delta}' if delta else ''}"
 
 
 def _compared(config: PipelineConfig, scores: Sequence[Score], rows: int) -> dict[str, Any]:
@@ -233,7 +239,7 @@ def _push(node: Node, missed: Sequence[str], request: Callable[[str], str]) -> F
     destination = str(node.facts.get("pushed_destination", ""))
     return {
         "pushed": pushed,
-        "version": str(node.facts.get("pushed_version", "")),
+        "version": pushed_name(node.facts),
         "destination": destination,
         "reason": reason.strip(),
         "query": request(destination) if pushed else "",

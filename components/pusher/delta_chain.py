@@ -1,0 +1,195 @@
+"""Writes and reads the deltas of a version: numbered, sealed folders, each based on what the one before it leads to.
+
+    <version>/                        a published version
+    deltas/<version>/<number>/        delta.pb and manifest.json; numbers are 1, 2, 3, ...
+
+A delta is written under a hidden name, synced and renamed while `.versions.lock` is locked, as a version is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+
+from components.pusher.publish import DELTAS, order_lock
+from components.pusher.served import manifest_facts, number_names, served_versions
+from embedding_core.errors import CheckpointError, ConfigError, DeltaError
+from embedding_core.schema import Json
+from embedding_core.storage import SealedFolder, StrPath, hidden_folder, put_in_place, remove_leftovers, sync, sync_tree
+
+_CONTENT = "delta.pb"
+_SEALED = SealedFolder(
+    constants={"format": "delta-1"},
+    missing="it is not a delta; push the model again",
+    remedy="push the model again, which publishes a whole version",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Link:
+    """One delta of a version.
+
+    Attributes:
+      number: its number, from 1.
+      base: digest of the state that it changes.
+      digest: digest of the state that it leads to.
+      checksum: what the graph of the version expects as its checksum.
+      content: the delta itself.
+      facts: JSON values about the push.
+    """
+
+    number: int
+    base: str
+    digest: str
+    checksum: str
+    content: bytes = dataclasses.field(repr=False)
+    facts: Json = dataclasses.field(default_factory=dict, repr=False)
+
+
+def folder_of(destination: StrPath, version: int) -> str:
+    """Return the folder of a version's deltas."""
+    return os.path.join(os.path.abspath(destination), DELTAS, str(version))
+
+
+def numbers_of(destination: StrPath, version: int) -> list[int]:
+    """List the numbers of a version's deltas, ascending."""
+    return sorted({int(name) for name in number_names(folder_of(destination, version))})
+
+
+def read_link(destination: StrPath, version: int, number: int) -> Link:
+    """Read and verify one delta.
+
+    Raises:
+      CheckpointError: it is missing or damaged.
+    """
+    folder = os.path.join(folder_of(destination, version), str(number))
+    body = _SEALED.verify(folder, _SEALED.digests)
+    if (body.get("version"), body.get("number")) != (version, number):
+        raise CheckpointError(
+            f"{folder!r} is delta {body.get('number')} of version {body.get('version')}: it was moved; push the model "
+            "again."
+        )
+    with open(os.path.join(folder, _CONTENT), "rb") as file:
+        content = file.read()
+    facts = {key: body[key] for key in ("base", "digest", "checksum", "facts")}
+    return Link(number=number, content=content, **facts)
+
+
+def read_chain(destination: StrPath, version: int, first: str) -> list[Link]:
+    """Read and verify the deltas of a version.
+
+    Args:
+      destination: folder of the versions.
+      version: number of the version.
+      first: digest of the state that the version was exported with.
+
+    Raises:
+      CheckpointError: one is missing or damaged, or is not based on the one before it.
+    """
+    chain: list[Link] = []
+    numbers = numbers_of(destination, version)
+    for number, expected in zip(numbers, range(1, len(numbers) + 1), strict=True):
+        if number != expected:
+            raise CheckpointError(
+                f"delta {expected} of version {version} is missing in {folder_of(destination, version)!r}, which has "
+                f"{numbers}: push the model again, which publishes a whole version."
+            )
+        link = read_link(destination, version, number)
+        if link.base != (chain[-1].digest if chain else first):
+            raise CheckpointError(
+                f"delta {number} of version {version} in {folder_of(destination, version)!r} is not based on what is "
+                "before it: push the model again, which publishes a whole version."
+            )
+        chain.append(link)
+    return chain
+
+
+def last_delta(destination: StrPath, version: int) -> int:
+    """Return the number of a version's last delta; 0 if it has none."""
+    return max(numbers_of(destination, version), default=0)
+
+
+def served_facts(destination: str, version: int) -> Json:
+    """Read the facts about the push of what a version serves: its last delta, or the version itself.
+
+    Raises:
+      ConfigError: the version's manifest cannot be read.
+      CheckpointError: its last delta is damaged.
+    """
+    last = last_delta(destination, version)
+    return read_link(destination, version, last).facts if last else manifest_facts(destination, version)
+
+
+def damage_of_chain(destination: str, version: int) -> str | None:
+    """Return what is wrong with a version's deltas, or None if they are as published."""
+    if not last_delta(destination, version):
+        return None
+    try:
+        read_chain(destination, version, manifest_facts(destination, version).get("deltas", {}).get("digest", ""))
+    except (CheckpointError, ConfigError) as error:
+        return str(error)
+    return None
+
+
+def copy_chain(destination: str, source: int, target: int) -> int:
+    """Publish the deltas of a version behind its copy, whose graph takes them, too; return their number.
+
+    Raises:
+      CheckpointError: one of them is damaged.
+    """
+    if not last_delta(destination, source):
+        return 0
+    first = manifest_facts(destination, source).get("deltas", {}).get("digest", "")
+    chain = read_chain(destination, source, first)
+    for place, link in enumerate(chain):
+        publish_delta(destination, target, chain[:place], link)
+    return len(chain)
+
+
+def publish_delta(destination: StrPath, version: int, chain: Sequence[Link], link: Link) -> str:
+    """Write a delta behind those of a version; it appears whole or not at all.
+
+    Args:
+      destination: folder of the versions.
+      version: number of the version, which must be the newest.
+      chain: the deltas that are there already.
+      link: the new one.
+
+    Returns:
+      Its folder.
+
+    Raises:
+      DeltaError: another push published a version or a delta meanwhile.
+      CheckpointError: the delta cannot be written; what was there is unchanged.
+    """
+    root = os.path.abspath(destination)
+    folder = folder_of(root, version)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        for parent in (root, os.path.dirname(folder)):
+            sync(parent)
+        with order_lock(root):
+            remove_leftovers(folder)
+            _require_newest(root, version, chain, link)
+            with hidden_folder(os.path.join(folder, "delta")) as hidden:
+                with open(os.path.join(hidden, _CONTENT), "wb") as file:
+                    file.write(link.content)
+                facts = {key: getattr(link, key) for key in ("number", "base", "digest", "checksum", "facts")}
+                _SEALED.write(hidden, {"version": version, **facts})
+                sync_tree(hidden)
+                put_in_place(hidden, os.path.join(folder, str(link.number)))
+    except OSError as error:
+        raise CheckpointError(
+            f"a delta could not be written below {folder!r} ({error}): what is there is unchanged; make room, and push "
+            "again."
+        ) from error
+    return os.path.join(folder, str(link.number))
+
+
+def _require_newest(root: str, version: int, chain: Sequence[Link], link: Link) -> None:
+    newest, numbers = max(served_versions(root), default=None), numbers_of(root, version)
+    if newest != version or numbers != [one.number for one in chain] or link.number != len(chain) + 1:
+        raise DeltaError(
+            f"another push came first: version {newest} is the newest, and version {version} has the deltas {numbers}."
+        )

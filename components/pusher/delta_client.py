@@ -1,0 +1,169 @@
+"""Applies the deltas of a version to a server that runs, through the signature `apply_delta`.
+
+A server says which delta it has applied last. Those after it are sent in order, so a server that restarted or missed
+some reaches the same state, and repeating the command changes nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import http.client
+import json
+import urllib.parse
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from components.pusher.delta_chain import Link, read_chain
+from components.pusher.served import manifest_facts, served_versions
+from embedding_core.errors import ConfigError, DeltaError
+
+Call: TypeAlias = Callable[..., Mapping[str, Any]]
+"""A call of `apply_delta`: takes its inputs by name (int, str or bytes), and returns its outputs."""
+NOTHING: Mapping[str, Any] = {"number": 0, "base": "", "digest": "", "checksum": "", "delta": b"", "secret": b""}
+"""The inputs of a call that changes nothing, and says what is served."""
+_SIGNATURE = "apply_delta"
+_TIMEOUT = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Applied:
+    """What a server did.
+
+    Attributes:
+      before: number of the last delta that it had.
+      number: number of the last delta that it has now.
+      digest: digest of what it serves.
+    """
+
+    before: int
+    number: int
+    digest: str
+
+
+def newest_chain(destination: str) -> tuple[int, str, list[Link]]:
+    """Read the newest version's number, the digest of what it was exported with, and its deltas.
+
+    Raises:
+      ConfigError: there is no version, or the newest one does not take deltas.
+      CheckpointError: a delta is missing or damaged.
+    """
+    versions = served_versions(destination)
+    if not versions:
+        raise ConfigError(f"{destination!r} has no version: name the folder of versions, such as runs/x/serving.")
+    first = manifest_facts(destination, versions[-1]).get("deltas", {}).get("digest")
+    if first is None:
+        raise ConfigError(
+            f"version {versions[-1]} of {destination!r} does not take deltas: set `push.deltas: true`, and push again."
+        )
+    return versions[-1], first, read_chain(destination, versions[-1], first)
+
+
+def apply_chain(server: Any, first: str, chain: Sequence[Link], secret: bytes) -> Applied:
+    """Apply those deltas of a version that a server does not have yet.
+
+    Args:
+      server: a `Call`, or a version that `tf.saved_model.load` loaded.
+      first: digest of the state that the version was exported with.
+      chain: the version's deltas, in order.
+      secret: the secret that the version was exported with.
+
+    Raises:
+      DeltaError: the server serves something that is not in the chain, or refused a delta; those before it are applied.
+    """
+    call = server if callable(server) else _call_of(server)
+    number, digest = _ask(call)
+    digests = [first, *(link.digest for link in chain)]
+    if number >= len(digests) or digests[number] != digest:
+        raise DeltaError(
+            f"the server has applied delta {number} and serves {digest[:12]}..., which is not in this chain of "
+            f"{len(chain)} deltas: let it load the newest version again, and repeat the command."
+        )
+    before = number
+    for link in chain[number:]:
+        answer = call(
+            number=link.number,
+            base=link.base,
+            digest=link.digest,
+            checksum=link.checksum,
+            delta=link.content,
+            secret=secret,
+        )
+        if not int(answer["applied"]) and _text(answer["model_digest"]) != link.digest:
+            raise DeltaError(
+                f"the server refused delta {link.number}: {_text(answer['reason'])}; it serves delta "
+                f"{int(answer['number'])}, unchanged."
+            )
+        number, digest = int(answer["number"]), _text(answer["model_digest"])
+    return Applied(before, number, digest)
+
+
+def _ask(call: Call) -> tuple[int, str]:
+    answer = call(**NOTHING)
+    return int(answer["number"]), _text(answer["model_digest"])
+
+
+def _text(value: Any) -> str:
+    value = value.item() if hasattr(value, "item") else value
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _call_of(loaded: Any) -> Call:
+    import tensorflow as tf
+
+    function = loaded.signatures[_SIGNATURE]
+
+    def call(**inputs: Any) -> Mapping[str, Any]:
+        number = tf.constant(inputs.pop("number"), tf.int64)
+        found = function(number=number, **{name: tf.constant(value) for name, value in inputs.items()})
+        return {name: value.numpy() for name, value in found.items()}
+
+    return call
+
+
+def rest_call(server: str, model: str, version: int, timeout: float = _TIMEOUT) -> Call:
+    """Return a call over the REST interface of TensorFlow Serving.
+
+    Args:
+      server: address, such as http://localhost:8501.
+      model: name of the model on the server.
+      version: number of the version, which the server must have loaded.
+      timeout: seconds to wait for an answer.
+
+    Raises:
+      ConfigError: the address is not of http or https.
+    """
+    address = urllib.parse.urlsplit(server)
+    if address.scheme not in ("http", "https") or not address.hostname:
+        raise ConfigError(f"`--server` is {server!r}: it must be an address such as http://localhost:8501.")
+    path = f"{address.path.rstrip('/')}/v1/models/{urllib.parse.quote(model)}/versions/{version}:predict"
+    kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
+
+    def call(**inputs: Any) -> Mapping[str, Any]:
+        body = json.dumps({"signature_name": _SIGNATURE, "inputs": {name: _json(one) for name, one in inputs.items()}})
+        connection = kind(str(address.hostname), address.port, timeout=timeout)
+        try:
+            connection.request("POST", path, body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise DeltaError(
+                f"{server} did not answer ({type(error).__name__}: {error}): check that it runs, and repeat the "
+                "command, which goes on where the server is."
+            ) from error
+        finally:
+            connection.close()
+        if response.status != http.client.OK:
+            raise DeltaError(
+                f"{server} answered {response.status} for version {version} of model {model!r}: "
+                f"{str(answer.get('error', ''))[:200]!r}; wait until the server has loaded that version, and "
+                "check the name."
+            )
+        outputs: Mapping[str, Any] = answer["outputs"]
+        return outputs
+
+    return call
+
+
+def _json(value: int | str | bytes) -> Any:
+    return {"b64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value

@@ -1,0 +1,188 @@
+"""Decides whether a push can be a delta of the newest version, makes it, and proves it before it is published."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from components.pusher.delta_chain import Link, damage_of_chain, last_delta, publish_delta, read_chain, served_facts
+from components.pusher.delta_client import apply_chain
+from components.pusher.push_section import Deltas
+from components.pusher.served import Publication, damage_of, find_published, served_versions
+from components.pusher.version_manifest import verify_version
+from embedding_core.errors import CheckpointError, DeltaError
+from embedding_core.schema import Json
+from embedding_core.serving.delta import Delta
+from embedding_core.serving.delta_graph import APPLY_DELTA, MODEL_DIGEST, checksum
+from embedding_core.serving.loaded_version import LoadedVersion
+from embedding_core.serving.served_state import ServedState, read_state
+from embedding_core.storage import is_remote
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlannedDelta:
+    """A delta that was not proven yet.
+
+    Attributes:
+      version: number of its version.
+      content_digest: digest of the files of this version.
+      chain: the deltas before it.
+      link: the delta.
+    """
+
+    version: int
+    content_digest: str
+    chain: tuple[Link, ...]
+    link: Link
+
+
+def plan_delta(destination: str, exported: str, settings: Deltas) -> PlannedDelta:
+    """Make the delta from what is served to a new export.
+
+    Args:
+      destination: folder of the versions.
+      exported: folder of the new model, exported as a whole.
+      settings: when to push a whole version instead.
+
+    Raises:
+      DeltaError: a whole version must be pushed; the message says why.
+    """
+    newest = max(served_versions(destination), default=None)
+    if newest is None:
+        raise DeltaError("there is no version yet.")
+    version = os.path.join(destination, str(newest))
+    try:
+        manifest = verify_version(version)
+        served = read_state(version)
+        chain = read_chain(destination, newest, served.layout.digest)
+    except CheckpointError as error:
+        raise DeltaError(str(error)) from error
+    if len(chain) >= settings.full_every:
+        raise DeltaError(f"version {newest} has {len(chain)} deltas, and `full_every` is {settings.full_every}.")
+    for link in chain:
+        served = Delta.from_bytes(link.content, served).applied(served)
+    new = read_state(exported)
+    link = _link(len(chain) + 1, served, new, settings.max_share)
+    return PlannedDelta(version=newest, content_digest=manifest["digest"], chain=tuple(chain), link=link)
+
+
+def _link(number: int, served: ServedState, new: ServedState, max_share: float) -> Link:
+    delta = Delta.between(served, new)
+    content, base, digest = delta.to_bytes(served.layout), served.digest(), new.layout.digest
+    if len(content) > max_share * new.size:
+        raise DeltaError(
+            f"the delta has {len(content)} bytes, {len(content) / new.size:.3g} of the model's {new.size}; "
+            f"`max_share` is {max_share:g}."
+        )
+    facts = {"bytes": len(content), "changed_bytes": delta.changed_bytes, "changes": delta.counts()}
+    key = served.layout.checksum_key
+    return Link(
+        number=number,
+        base=base,
+        digest=digest,
+        checksum=checksum(key, number, base, digest, content),
+        content=content,
+        facts=facts,
+    )
+
+
+def prove_delta(
+    destination: str, planned: PlannedDelta, exported: str, requests: Mapping[str, Any], secret: bytes
+) -> Json:
+    """Apply the chain and the delta to the version, and compare with the new export, bit by bit.
+
+    Args:
+      destination: folder of the versions.
+      planned: the delta.
+      exported: folder of the new model, exported as a whole.
+      requests: inputs by signature: serialized tf.Examples, or tensors by name.
+      secret: the secret of the deltas.
+
+    Returns:
+      How much was compared.
+
+    Raises:
+      DeltaError: the version refuses a delta, or the results differ: a whole version must be pushed.
+    """
+    with LoadedVersion(os.path.join(destination, str(planned.version))) as served, LoadedVersion(exported) as whole:
+        first = planned.chain[0].base if planned.chain else planned.link.base
+
+        def call(**inputs: Any) -> Json:
+            return served.call(APPLY_DELTA, **inputs)
+
+        apply_chain(call, first, (*planned.chain, planned.link), secret)
+        if served.state().digest() != planned.link.digest:
+            raise DeltaError("the served tables, tokens or weights would not be those of the new model.")
+        compared = {name: _require_same(name, served, whole, rows) for name, rows in requests.items()}
+    return {"compared": compared, "deltas": len(planned.chain) + 1}
+
+
+def _require_same(signature: str, served: LoadedVersion, whole: LoadedVersion, rows: Any) -> int:
+    """Compare the answers of a signature; return the number of rows."""
+    got, wanted = served.answer(signature, rows), whole.answer(signature, rows)
+    for name in sorted(got.keys() | wanted.keys()):
+        if name not in got or name not in wanted or not same_bits(got[name], wanted[name]):
+            raise DeltaError(f"output {name!r} of signature {signature!r} would not be that of the new model.")
+    return len(wanted[MODEL_DIGEST])
+
+
+def same_bits(one: Any, other: Any) -> bool:
+    """Return whether two arrays hold the same bits, or the same texts."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(one.tolist() == other.tolist() if one.dtype == object else one.tobytes() == other.tobytes())
+
+
+def push_delta(
+    destination: str,
+    exported: str,
+    *,
+    settings: Deltas,
+    secret: bytes,
+    check: Callable[[str], Json],
+    requests: Mapping[str, Any],
+) -> tuple[Publication, Json]:
+    """Publish a new model as a delta of the newest version.
+
+    Args:
+      destination: folder of the versions.
+      exported: folder of the new model, exported as a whole.
+      settings: when to push a whole version instead.
+      secret: the secret of the deltas.
+      check: compares the export with training, and returns facts for the manifest.
+      requests: inputs by signature of the comparison with the export.
+
+    Returns:
+      The publication and the facts of its manifest.
+
+    Raises:
+      DeltaError: a whole version must be pushed; the message says why.
+      CheckpointError: the delta cannot be written.
+    """
+    planned = plan_delta(destination, exported, settings)
+    facts = check(exported)
+    proof = prove_delta(destination, planned, exported, requests, secret)
+    link = planned.link
+    facts = {**link.facts, **facts, "deltas": {"digest": link.digest, "full_push": "", "proof": proof}}
+    publish_delta(destination, planned.version, planned.chain, dataclasses.replace(link, facts=facts))
+    path = os.path.join(os.path.abspath(destination), str(planned.version))
+    return Publication(planned.version, path, planned.content_digest, link.number), facts
+
+
+def find_pushed(destination: str, identity: str) -> tuple[Publication, Json] | None:
+    """Return what is served and its facts if it has that identity and is undamaged; see `served.find_published`.
+
+    If the newest version has deltas, its last delta is what is served.
+    """
+    newest = max(served_versions(destination), default=None)
+    if newest is None or is_remote(destination) or not last_delta(destination, newest):
+        return find_published(destination, identity)
+    path = os.path.join(os.path.abspath(destination), str(newest))
+    if damage_of(destination, newest) or damage_of_chain(destination, newest):
+        return None
+    facts = served_facts(destination, newest)
+    if facts.get("identity") != identity:
+        return None
+    return Publication(newest, path, verify_version(path)["digest"], last_delta(destination, newest)), facts

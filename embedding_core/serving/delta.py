@@ -1,0 +1,220 @@
+"""Finds what changed between two states of a served model, and writes it as the content of a delta.
+
+A delta is a serialized tf.Example, which a graph can parse. The features of table number i are `rows/i` and `values/i`,
+the changed rows and what they become, and `tokens/i` and `token_rows/i`, the tokens that came (with their row) or went
+(-1). `dense/i` is a dense variable that changed. All numbers are little-endian bytes; rows are int32.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import tensorflow as tf
+
+from embedding_core.errors import DeltaError
+from embedding_core.serving.changing_tokens import GONE, hashes_of
+from embedding_core.serving.served_state import Array, Layout, ServedState, TableLayout, TableState
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableChange:
+    """The changes of one table.
+
+    Attributes:
+      rows: int32 `[n]`, ascending.
+      values: `[n, dim]`, what these rows become.
+      tokens: the tokens that came or went.
+      token_rows: int32 `[m]`, the row of each; -1 if it went.
+    """
+
+    rows: npt.NDArray[np.int32]
+    values: Array
+    tokens: tuple[bytes, ...]
+    token_rows: npt.NDArray[np.int32]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Delta:
+    """The changes from one state to another.
+
+    Attributes:
+      tables: by name; all tables of the model.
+      dense: the dense variables that changed, by number.
+    """
+
+    tables: Mapping[str, TableChange]
+    dense: Mapping[int, Array]
+
+    @property
+    def changed_bytes(self) -> int:
+        """The number of bytes of the changed rows, tokens and dense weights alone."""
+        tables = sum(one.values.nbytes + sum(map(len, one.tokens)) for one in self.tables.values())
+        return tables + sum(value.nbytes for value in self.dense.values())
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Count, by table, the rows that change and the tokens that come and go."""
+        return {
+            name: {
+                "rows": len(one.rows),
+                "came": int(np.count_nonzero(one.token_rows >= 0)),
+                "went": int(np.count_nonzero(one.token_rows < 0)),
+            }
+            for name, one in self.tables.items()
+        }
+
+    def to_bytes(self, layout: Layout) -> bytes:
+        """Serialize the delta for the graph of that export."""
+        example = tf.train.Example()
+        features = example.features.feature
+        for number, table in enumerate(layout.tables):
+            change = self.tables[table.name]
+            if len(change.rows):
+                features[f"rows/{number}"].bytes_list.value.append(change.rows.astype("<i4").tobytes())
+                features[f"values/{number}"].bytes_list.value.append(_little_endian(change.values))
+            if change.tokens:
+                features[f"tokens/{number}"].bytes_list.value.extend(change.tokens)
+                features[f"token_rows/{number}"].bytes_list.value.append(change.token_rows.astype("<i4").tobytes())
+        for number, value in self.dense.items():
+            features[f"dense/{number}"].bytes_list.value.append(_little_endian(value))
+        content: bytes = example.SerializeToString(deterministic=True)
+        return content
+
+    @classmethod
+    def from_bytes(cls, content: bytes, state: ServedState) -> Delta:
+        """Parse what `to_bytes` returned for the layout of that state."""
+        features = tf.train.Example.FromString(content).features.feature
+        tables = {}
+        for number, table in enumerate(state.layout.tables):
+            like = state.tables[table.name].rows
+            values = np.frombuffer(_one(features, f"values/{number}"), like.dtype)
+            tables[table.name] = TableChange(
+                rows=np.frombuffer(_one(features, f"rows/{number}"), "<i4"),
+                values=values.reshape(-1, like.shape[1]),
+                tokens=tuple(features[f"tokens/{number}"].bytes_list.value),
+                token_rows=np.frombuffer(_one(features, f"token_rows/{number}"), "<i4"),
+            )
+        dense = {}
+        for number, (dtype, shape) in enumerate(state.layout.dense):
+            if f"dense/{number}" in features:
+                value = np.frombuffer(_one(features, f"dense/{number}"), np.dtype(dtype))
+                dense[number] = value.reshape(shape)
+        return cls(tables=tables, dense=dense)
+
+    def applied(self, state: ServedState) -> ServedState:
+        """Return the state that the changes lead to; the given one stays as it is."""
+        tables = {name: _applied(self.tables[name], one) for name, one in state.tables.items()}
+        dense = tuple(self.dense.get(number, value) for number, value in enumerate(state.dense))
+        return ServedState(layout=state.layout, tables=tables, dense=dense)
+
+    @classmethod
+    def between(cls, base: ServedState, new: ServedState) -> Delta:
+        """Find what changed.
+
+        Args:
+          base: the state that is served; its rows stay where they are.
+          new: the state of another export of the same graph; only its rows by token matter.
+
+        Raises:
+          DeltaError: no delta leads from one to the other: a table has other columns or raw ids, or too few spare rows
+            for its new tokens, or a dense variable has another shape.
+        """
+        _require_same_kind(base, new)
+        tables = {
+            table.name: _change(table, base.tables[table.name], new.tables[table.name]) for table in base.layout.tables
+        }
+        dense = {
+            number: value
+            for number, (value, before) in enumerate(zip(new.dense, base.dense, strict=True))
+            if value.tobytes() != before.tobytes()
+        }
+        return cls(tables=tables, dense=dense)
+
+
+def _little_endian(values: Array) -> bytes:
+    return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def _one(features: Any, name: str) -> bytes:
+    values = features[name].bytes_list.value if name in features else ()
+    return bytes(values[0]) if values else b""
+
+
+def _applied(change: TableChange, state: TableState) -> TableState:
+    rows = state.rows.copy()
+    rows[change.rows] = change.values
+    if state.tokens is None or not change.tokens:
+        return dataclasses.replace(state, rows=rows)
+    changed = pa.array(change.tokens, pa.large_binary())
+    same = pc.is_in(state.tokens, value_set=changed).to_numpy(zero_copy_only=False)
+    there = change.token_rows >= 0
+    return TableState(
+        rows=rows,
+        tokens=pa.concat_arrays([state.tokens.filter(pa.array(~same)), changed.filter(pa.array(there))]),
+        places=np.concatenate([state.places[~same], change.token_rows[there].astype(np.int64)]),
+        unknown=state.unknown,
+    )
+
+
+def _require_same_kind(base: ServedState, new: ServedState) -> None:
+    if base.layout.graph != new.layout.graph:
+        raise DeltaError("the graph is another one: its operations, transform or constants changed.")
+    if base.layout.dense != new.layout.dense or base.tables.keys() != new.tables.keys():
+        raise DeltaError("the tables, or the shapes of the dense weights, are others.")
+    for name, one in base.tables.items():
+        other = new.tables[name]
+        kinds = [(state.rows.dtype, state.rows.shape[1], len(state.unknown)) for state in (one, other)]
+        if kinds[0] != kinds[1] or (one.tokens is None) != (other.tokens is None):
+            raise DeltaError(f"table {name!r} has another dim, dtype or number of rows without a token.")
+
+
+def _change(layout: TableLayout, base: TableState, new: TableState) -> TableChange:
+    """Find what changed in a table: first the tokens, which decide where rows are, then the rows."""
+    if base.tokens is None or new.tokens is None:
+        return _rows_changed(base, np.stack([base.unknown, new.unknown], 1), new, (), np.zeros(0, np.int32))
+    there = pc.fill_null(pc.index_in(new.tokens, value_set=base.tokens), -1).to_numpy(zero_copy_only=False)
+    known, went = there >= 0, ~pc.is_in(base.tokens, value_set=new.tokens).to_numpy(zero_copy_only=False)
+    places = np.where(known, np.append(base.places, -1)[there], -1)
+    places[~known] = _free_rows(layout, base.places[~went], int(np.count_nonzero(~known)))
+    came = new.tokens.filter(pa.array(~known)).to_pylist()
+    tokens = (*came, *base.tokens.filter(pa.array(went)).to_pylist())
+    _require_distinct_hashes(layout.name, tokens)
+    token_rows = np.concatenate([places[~known], np.full(int(np.count_nonzero(went)), GONE)]).astype(np.int32)
+    pairs = np.stack(
+        [np.concatenate([places, base.unknown]), np.concatenate([new.places, new.unknown])], 1
+    )  # row of the served table, row of the new table
+    return _rows_changed(base, pairs, new, tokens, token_rows)
+
+
+def _rows_changed(
+    base: TableState, pairs: npt.NDArray[np.int64], new: TableState, tokens: tuple[bytes, ...], token_rows: Array
+) -> TableChange:
+    pairs = pairs[np.argsort(pairs[:, 0])]
+    values = new.rows[pairs[:, 1]]
+    bits = np.dtype(f"u{values.dtype.itemsize}")  # compares bits: 0.0 and -0.0 differ
+    changed = (values.view(bits) != base.rows[pairs[:, 0]].view(bits)).any(axis=1)
+    return TableChange(
+        rows=pairs[changed, 0].astype(np.int32), values=values[changed], tokens=tokens, token_rows=token_rows
+    )
+
+
+def _free_rows(layout: TableLayout, used: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+    """Choose rows for new tokens: those of tokens that went, then spare ones."""
+    free = np.ones(layout.capacity, np.bool_)
+    free[used] = False
+    free[layout.tokens : (layout.tokens or 0) + layout.oov_rows] = False
+    rows = np.flatnonzero(free)
+    if len(rows) < count:
+        raise DeltaError(f"table {layout.name!r} has {len(rows)} spare rows for {count} new tokens.")
+    return rows[:count]
+
+
+def _require_distinct_hashes(table: str, tokens: tuple[bytes, ...]) -> None:
+    hashes = hashes_of(tf.constant(tokens, tf.string, shape=[len(tokens)])).numpy()
+    if len(np.unique(hashes)) != len(tokens):
+        raise DeltaError(f"two changed tokens of table {table!r} have the same hash.")

@@ -1,0 +1,288 @@
+"""Reads what a version serves that deltas can change: rows, tokens and dense weights; computes the digest of it.
+
+The digest is over rows by token, not over files: two exports of one training have the same digest, and so has a version
+after the deltas that make it equal to such an export, although its rows are in other places.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import tensorflow as tf
+
+from embedding_core.errors import CheckpointError
+from embedding_core.schema import Json
+from embedding_core.serving.changing_tokens import NO_TOKEN
+from embedding_core.storage import file_digest
+
+LAYOUT = "assets.extra/deltas.json"
+"""The file of a version that says where its tables are, and which export it is; it does not hold the secret."""
+Array: TypeAlias = npt.NDArray[Any]
+_FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableLayout:
+    """The place of a table in an exported model.
+
+    Attributes:
+      name: name of the table.
+      block: name of the variable that holds its rows.
+      start: position of its first row there.
+      tokens: number of tokens at the export, which have the first rows; None for a table of raw ids.
+      oov_rows: number of rows for unknown tokens, which come next.
+      capacity: number of all rows, including spare ones at the end.
+      vocabulary: sha256 of its file of tokens; None if it has no tokens.
+    """
+
+    name: str
+    block: str
+    start: int
+    tokens: int | None
+    oov_rows: int
+    capacity: int
+    vocabulary: str | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What one export says about itself, for the deltas that follow.
+
+    Attributes:
+      tables: the tables.
+      dense: dtype and shape of each dense variable.
+      checksum_key: two numbers drawn at the export, the key of the checksum of its deltas. A delta of another export
+        therefore has a wrong checksum.
+      graph: a digest of the graph's operations; a delta cannot change them.
+      digest: digest of the exported state.
+    """
+
+    tables: tuple[TableLayout, ...]
+    dense: tuple[tuple[str, tuple[int, ...]], ...]
+    checksum_key: tuple[int, int]
+    graph: str = ""
+    digest: str = ""
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the layout into the folder of a SavedModel."""
+        path = os.path.join(folder, LAYOUT)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"format": _FORMAT, **dataclasses.asdict(self)}, file, indent=1)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Layout:
+        """Read the layout of a version.
+
+        Raises:
+          CheckpointError: there is none, or it cannot be read: no delta can be applied to the version.
+        """
+        path = os.path.join(folder, LAYOUT)
+        try:
+            with open(path, encoding="utf-8") as file:
+                facts = json.load(file)
+            return cls._of(facts)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{path!r} cannot be read ({error}): the version does not take deltas; push with `push.deltas`."
+            ) from error
+
+    @classmethod
+    def _of(cls, facts: Json) -> Layout:
+        if facts.pop("format") != _FORMAT:
+            raise ValueError(f"its `format` is not {_FORMAT}")
+        return cls(
+            tables=tuple(TableLayout(**table) for table in facts["tables"]),
+            dense=tuple((dtype, tuple(shape)) for dtype, shape in facts["dense"]),
+            checksum_key=(int(facts["checksum_key"][0]), int(facts["checksum_key"][1])),
+            graph=str(facts["graph"]),
+            digest=str(facts["digest"]),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableState:
+    """The rows and tokens of a table.
+
+    Attributes:
+      rows: `[capacity, dim]` in the type that is served, in the order of the variable.
+      tokens: large_binary `[n]`; None for a table of raw ids.
+      places: int64 `[n]`, the row of each token.
+      unknown: int64, the rows of unknown tokens, or all rows of a table of raw ids.
+    """
+
+    rows: Array
+    tokens: pa.LargeBinaryArray | None
+    places: npt.NDArray[np.int64]
+    unknown: npt.NDArray[np.int64]
+
+    def digest(self) -> bytes:
+        """Compute the sha256 of the rows by token, in the order of the tokens' bytes, and of the other rows."""
+        found = hashlib.sha256(f"{self.rows.dtype} {self.rows.shape[1]} {len(self.unknown)} ".encode())
+        if self.tokens is not None:
+            order = pc.array_sort_indices(self.tokens)
+            ordered = self.tokens.take(order)
+            found.update(f"{len(ordered)} ".encode())
+            for buffer in _bytes_of(ordered):
+                found.update(buffer.tobytes())
+            found.update(self.rows[self.places[order.to_numpy()]].tobytes())
+        found.update(self.rows[self.unknown].tobytes())
+        return found.digest()
+
+
+def _bytes_of(tokens: pa.LargeBinaryArray) -> tuple[Array, Array]:
+    """Return the lengths of tokens and all their bytes; the array must not be a slice."""
+    _, offsets, data = tokens.buffers()
+    ends = np.frombuffer(offsets, np.int64)[: len(tokens) + 1]
+    return np.diff(ends), np.frombuffer(data or b"", np.uint8)[: ends[-1]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServedState:
+    """Everything that deltas can change.
+
+    Attributes:
+      layout: the export that it is a state of.
+      tables: by name.
+      dense: the dense variables in order.
+    """
+
+    layout: Layout
+    tables: Mapping[str, TableState]
+    dense: tuple[Array, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of bytes of rows and dense weights, without spare rows."""
+        rows = sum((len(one.places) + len(one.unknown)) * one.rows[:1].nbytes for one in self.tables.values())
+        return rows + sum(value.nbytes for value in self.dense)
+
+    def digest(self) -> str:
+        """Compute the digest of tables, tokens and dense weights, in hexadecimal digits."""
+        found = hashlib.sha256()
+        for name in sorted(self.tables):
+            found.update(f"{name} ".encode() + self.tables[name].digest())
+        for value in self.dense:
+            found.update(f"{value.dtype} {value.shape} ".encode() + value.tobytes())
+        return found.hexdigest()
+
+
+def state_of(
+    layout: Layout,
+    blocks: Mapping[str, Array],
+    tokens: Mapping[str, Sequence[bytes]],
+    dense: Sequence[Array],
+    changed: Mapping[str, tuple[Sequence[bytes], Array]] | None = None,
+) -> ServedState:
+    """Put a state together.
+
+    Args:
+      layout: layout of the export.
+      blocks: the variables of rows by name.
+      tokens: the tokens of the export by table.
+      dense: the dense variables.
+      changed: tokens that came or went since the export and their rows, -1 for those that went, by table;
+        None if none did.
+    """
+    tables = {}
+    for table in layout.tables:
+        rows = blocks[table.block][table.start : table.start + table.capacity]
+        if table.tokens is None:
+            tables[table.name] = TableState(
+                rows=rows, tokens=None, places=np.zeros(0, np.int64), unknown=np.arange(table.capacity)
+            )
+            continue
+        names, rows_of = (changed or {}).get(table.name, ((), np.zeros(0, np.int64)))
+        known, places = _with_changes(tokens.get(table.name, ()), names, rows_of)
+        unknown = np.arange(table.tokens, table.tokens + table.oov_rows)
+        tables[table.name] = TableState(rows=rows, tokens=known, places=places, unknown=unknown)
+    return ServedState(layout=layout, tables=tables, dense=tuple(dense))
+
+
+def _with_changes(
+    tokens: Sequence[bytes], changed: Sequence[bytes], rows: Array
+) -> tuple[pa.LargeBinaryArray, npt.NDArray[np.int64]]:
+    """Add, move and remove tokens; changed tokens come last."""
+    first = pa.array(tokens, pa.large_binary())
+    places = np.arange(len(tokens), dtype=np.int64)
+    if not len(changed):
+        return first, places
+    last = pa.array(list(changed), pa.large_binary())
+    same = pc.is_in(first, value_set=last).to_numpy(zero_copy_only=False)
+    there = np.asarray(rows, np.int64) >= 0
+    return (
+        pa.concat_arrays([first.filter(pa.array(~same)), last.filter(pa.array(there))]),
+        np.concatenate([places[~same], np.asarray(rows, np.int64)[there]]),
+    )
+
+
+def read_state(version: str | os.PathLike[str], variables: str | os.PathLike[str] | None = None) -> ServedState:
+    """Read the state of an exported model.
+
+    Args:
+      version: folder of the SavedModel.
+      variables: prefix of another checkpoint of its variables, such as a server's; None for those of the export.
+
+    Raises:
+      CheckpointError: the model does not take deltas, or a file is missing.
+    """
+    layout = Layout.load(version)
+    reader = tf.train.load_checkpoint(os.fspath(variables or os.path.join(version, "variables", "variables")))
+    blocks = {name: _read(reader, f"tables/{_escaped(name)}") for name in {table.block for table in layout.tables}}
+    tokens, changed, files = {}, {}, _vocabularies(os.path.join(version, "assets"))
+    for table in layout.tables:
+        if table.tokens is None:
+            continue
+        if table.vocabulary is not None:
+            tokens[table.name] = read_tokens(files, table.vocabulary, version)
+        of_table = f"token_tables/{_escaped(table.name)}"
+        names, places = _read(reader, f"{of_table}/changed"), _read(reader, f"{of_table}/places")
+        real = names != NO_TOKEN
+        changed[table.name] = (names[real].tolist(), places[real])
+    dense = [_read(reader, f"dense_variables/{number}") for number in range(len(layout.dense))]
+    return state_of(layout, blocks, tokens, dense, changed)
+
+
+def _vocabularies(assets: str) -> dict[str, str]:
+    """Return the files of assets by their sha256."""
+    paths = [os.path.join(assets, name) for name in (os.listdir(assets) if os.path.isdir(assets) else ())]
+    return {file_digest(path)["sha256"]: path for path in paths if os.path.isfile(path)}
+
+
+def read_tokens(files: Mapping[str, str], digest: str, version: str | os.PathLike[str]) -> list[bytes]:
+    """Read the tokens of a vocabulary, found by the sha256 of its file.
+
+    Raises:
+      CheckpointError: the version does not have that file.
+    """
+    if digest not in files:
+        raise CheckpointError(
+            f"{os.fspath(version)!r} has no vocabulary of sha256 {digest}: it is damaged; publish the model again."
+        )
+    return lines_of(files[digest])
+
+
+def lines_of(path: str) -> list[bytes]:
+    """Read the lines of a file of tokens."""
+    with open(path, "rb") as file:
+        content = file.read()
+    return content.removesuffix(b"\n").split(b"\n") if content else []
+
+
+def _read(reader: Any, key: str) -> Array:
+    value: Array = reader.get_tensor(f"{key}/.ATTRIBUTES/VARIABLE_VALUE")
+    return value
+
+
+def _escaped(name: str) -> str:
+    """Write a name as TensorFlow's checkpoints do."""
+    return name.replace(".", "..").replace("/", ".S")

@@ -1,0 +1,105 @@
+"""Deltas are written whole, in order, behind the newest version; a chain with a fault is not read."""
+
+import pytest
+
+from components.pusher.delta_chain import (
+    Link,
+    copy_chain,
+    folder_of,
+    numbers_of,
+    publish_delta,
+    read_chain,
+    served_facts,
+)
+from components.pusher.publish import keep_newest, publish
+from components.pusher.rollback import roll_back
+from components.pusher.served import served_versions
+from embedding_core.errors import CheckpointError, DeltaError
+
+pytestmark = pytest.mark.light
+
+
+def link(number, base=None):
+    digest = f"digest {number}"
+    base = base or f"digest {number - 1}"
+    return Link(number=number, base=base, digest=digest, checksum="7", content=b"x" * number, facts={"of": number})
+
+
+@pytest.fixture
+def base(tmp_path):
+    """Return a folder of two versions, of which the second one has two deltas."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "saved_model.pb").write_bytes(b"a model")
+    facts = {"deltas": {"digest": "digest 0"}}
+    for number in (1, 2):
+        publish(tmp_path / "model", tmp_path / "served", check=lambda path: facts, clock=lambda second=number: second)
+    for number in (1, 2):
+        publish_delta(tmp_path / "served", 2, read_chain(tmp_path / "served", 2, "digest 0"), link(number))
+    return tmp_path / "served"
+
+
+def test_chain_is_read_in_order(base):
+    assert read_chain(base, 2, "digest 0") == [link(1), link(2)]
+    assert read_chain(base, 1, "digest 0") == []
+    assert served_versions(base) == [1, 2]
+    assert (served_facts(str(base), 2), served_facts(str(base), 1)) == ({"of": 2}, {"deltas": {"digest": "digest 0"}})
+
+
+@pytest.mark.parametrize("name", ["delta.pb", "manifest.json"])
+def test_damaged_delta_is_named(base, name):
+    path = base / "deltas" / "2" / "1" / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(CheckpointError, match="damaged"):
+        read_chain(base, 2, "digest 0")
+
+
+def test_missing_and_moved_deltas_and_another_base_are_refused(base):
+    with pytest.raises(CheckpointError, match="not based on"):
+        read_chain(base, 2, "digest 9")
+    (base / "deltas" / "2" / "1").rename(base / "deltas" / "2" / "3")
+    with pytest.raises(CheckpointError, match="delta 1 of version 2 is missing"):
+        read_chain(base, 2, "digest 0")
+    (base / "deltas" / "2" / "2").rename(base / "deltas" / "2" / "1")
+    with pytest.raises(CheckpointError, match="was moved"):
+        read_chain(base, 2, "digest 0")
+
+
+@pytest.mark.parametrize(
+    ("version", "known", "number"), [(1, 0, 1), (2, 1, 2), (2, 2, 4)], ids=["old version", "other push", "gap"]
+)
+def test_delta_behind_another_push_is_refused(base, version, known, number):
+    chain = read_chain(base, version, "digest 0")[:known]
+    with pytest.raises(DeltaError, match="another push came first"):
+        publish_delta(base, version, chain, link(number))
+    assert (numbers_of(base, 1), numbers_of(base, 2)) == ([], [1, 2])
+
+
+def test_delta_that_cannot_be_written_leaves_the_others(base, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("components.pusher.delta_chain.sync_tree", full)
+    with pytest.raises(CheckpointError, match=r"No space left.*unchanged"):
+        publish_delta(base, 2, read_chain(base, 2, "digest 0"), link(3))
+    assert sorted(path.name for path in (base / "deltas" / "2").iterdir()) == ["1", "2"]
+
+
+def test_rollback_copies_deltas_and_keep_last_removes_them(base):
+    publish(base.parent / "model", base, check=lambda path: {}, clock=lambda: 3)
+    copy = roll_back(base, to=2)
+    assert copy.delta == 2
+    assert read_chain(base, copy.version, "digest 0") == [link(1), link(2)]
+    assert copy_chain(str(base), 1, copy.version) == 0
+    assert keep_newest(base, 1) == [1, 2, 3]
+    assert [path.name for path in (base / "deltas").iterdir()] == [str(copy.version)]
+    assert folder_of(base, copy.version) == str(base / "deltas" / str(copy.version))
+
+
+def test_version_with_a_damaged_delta_is_not_rolled_back_to(base):
+    (base / "deltas" / "2" / "2" / "delta.pb").write_bytes(b"")
+    publish(base.parent / "model", base, check=lambda path: {}, clock=lambda: 3)
+    with pytest.raises(CheckpointError, match="damaged"):
+        roll_back(base, to=2)
+    assert served_versions(base) == [1, 2, 3]

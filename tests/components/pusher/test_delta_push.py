@@ -1,0 +1,142 @@
+"""EmbeddingPusher pushes what changed as a delta if it can, else a whole version; a client applies deltas."""
+
+import os
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tfx.types import artifact_utils, standard_artifacts
+
+from components.artifacts import TableConfigs, Vocabularies
+from components.pusher.delta_client import apply_chain, newest_chain
+from components.pusher.served import served_versions
+from embedding_core.config import EmbeddingConfig
+from embedding_core.engines import HostEngine
+from embedding_core.model_inputs import build_model
+from embedding_core.serving import export_model
+from embedding_core.tasks import POSITIVE
+from embedding_core.training import TrainingConfig
+from embedding_core.training.finished_run import RunDescription
+from embedding_core.vocabulary import save_vocabulary
+from tests.components.pusher import test_pusher as pushing
+from tests.components.pusher.test_pusher import (
+    PRICE,
+    SCHEMA,
+    artifact,
+    push,
+    vocabulary,
+    write_checkpoint,
+    write_examples,
+)
+
+pytestmark = pytest.mark.tfx
+
+SECRET = "a secret of the tests"
+DELTAS = json.dumps({"max_share": 2.0})
+MODEL = "pipelines.models.ranking"
+
+
+@pytest.fixture(autouse=True)
+def secret(monkeypatch):
+    monkeypatch.setenv("TFX_EMBEDDINGS_DELTA_SECRET", SECRET)
+
+
+def config_of(tokens):
+    table = pushing.CONFIG.tables[0].replace(vocabulary_size=len(tokens) + 1)
+    return EmbeddingConfig(tables=(table,), features=pushing.CONFIG.features)
+
+
+def trained(folder, tokens, change=0.0, layers=()):
+    """Write the artifacts of a training with these tokens, some of whose rows differ by `change` from others'."""
+    config, folder = config_of(tokens), folder / f"run-{len(os.listdir(folder))}"
+    kinds = {
+        "model": standard_artifacts.Model,
+        "model_run": standard_artifacts.ModelRun,
+        "examples": standard_artifacts.Examples,
+        "vocabularies": Vocabularies,
+        "table_configs": TableConfigs,
+        "schema": standard_artifacts.Schema,
+        "model_blessing": standard_artifacts.ModelBlessing,
+    }
+    run = {name: artifact(kind, folder, name) for name, kind in kinds.items()}
+    words = vocabulary(tokens)
+    save_vocabulary(words, run["vocabularies"].uri)
+    run["examples"].split_names = artifact_utils.encode_split_names(["train", "eval"])
+    rows = [{"word": [tokens[-1]], "path": [b"b", b"c"], "pieces": [b"d a"], "price": [3.5]}, {"price": [0.1]}] * 40
+    write_examples(run["examples"].uri, rows)
+    (folder / "schema" / "schema.pbtxt").write_text(SCHEMA)
+    (folder / "table_configs" / "embedding_config.json").write_text(config.to_json())
+    engine = HostEngine(config, seed=0, with_slots=False)
+    numbers = [[float(column + len(token) * token[0]) for column in range(4)] for token in (*tokens, b"?")]
+    engine.embedding_tables["words"].assign(np.array(numbers, np.float32) / 100 + change)
+    tf.keras.utils.set_random_seed(1)
+    arguments = {"layers": list(layers)} if layers else {}
+    model = build_model(MODEL, config, ("price",), arguments)
+    model.set_weights([np.full(value.shape, 0.25 + change, np.float32) for value in model.get_weights()])
+    RunDescription(
+        model=MODEL,
+        arguments=arguments,
+        config=config,
+        training=TrainingConfig(steps=7),
+        dense=("price",),
+        tasks=(POSITIVE,),
+        weight=None,
+        step=7,
+        checkpoint=write_checkpoint(run["model_run"].uri, engine, model),
+        vocabularies={"words": words.digest},
+    ).save(run["model_run"].uri)
+    export_model(
+        f"{run['model'].uri}/Format-Serving",
+        config=config,
+        tables=engine.embedding_tables,
+        vocabularies={"words": f"{run['vocabularies'].uri}/words.txt"},
+        model=model,
+        dense=PRICE,
+    )
+    run["model_blessing"].set_int_custom_property("blessed", 1)
+    return run
+
+
+def push_to(served, run, **properties):
+    """Push a run to the folder of versions, with deltas."""
+    folder = served.parent / f"push-{len(os.listdir(served.parent))}"
+    return push(run, folder, **{"push_destination": str(served), "deltas": DELTAS, **properties})
+
+
+def facts_of(pushed):
+    names = ("pushed_version", "pushed_delta", "state_digest", "full_push", "model_digest")
+    return [pushed.get_string_custom_property(name) for name in names]
+
+
+def test_pusher_pushes_a_delta_if_only_rows_tokens_and_weights_changed(tmp_path):
+    served = tmp_path / "served"
+    first = push_to(served, trained(tmp_path, [b"a", b"b", b"c", b"d"]))
+    (version,) = served_versions(served)
+    assert facts_of(first)[:2] == [str(version), "0"]
+    assert facts_of(first)[3] == "there is no version yet."
+    run = trained(tmp_path, [b"b", b"e", b"d", b"a", b"f"], change=0.5)
+    second = push_to(served, run)
+    recorded = push_to(served, run)  # as if the first pusher was killed before MLMD recorded its execution
+    assert facts_of(recorded) == facts_of(second)
+    assert os.path.exists(f"{recorded.uri}/saved_model.pb")
+    assert served_versions(served) == [version]
+    assert facts_of(second)[:2] == [str(version), "1"]
+    assert facts_of(second)[3] == ""
+    number, exported, chain = newest_chain(str(served))
+    assert (number, exported) == (version, facts_of(first)[2])
+    assert [link.digest for link in chain] == [facts_of(second)[2]]
+    assert chain[0].facts["changes"]["words"] == {"rows": 6, "came": 2, "went": 1}
+    assert chain[0].facts["parity"]["passed"]
+    assert chain[0].facts["deltas"]["proof"]["compared"]["embeddings"] > 50
+    loaded = tf.saved_model.load(str(served / str(version)))
+    assert apply_chain(loaded, exported, chain, SECRET.encode()).number == 1
+    again = apply_chain(loaded, exported, chain, SECRET.encode())
+    assert (again.before, again.number, again.digest) == (1, 1, chain[0].digest)
+    for folder, _, names in os.walk(tmp_path):
+        for name in names:
+            with open(os.path.join(folder, name), "rb") as file:
+                assert SECRET.encode() not in file.read(), name

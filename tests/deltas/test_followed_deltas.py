@@ -1,0 +1,43 @@
+"""`follow` pushes a delta for each span, goes on from it, and pushes a whole version when a delta is damaged."""
+
+import pytest
+
+from components.pusher.delta_client import newest_chain
+from pipelines.config import load_config
+from tests.deltas.worlds import SECRET
+from tests.pipelines.two_days import CONFIG, chain_of, write_day
+
+pytestmark = pytest.mark.tfx
+
+DELTAS = ("push.deltas.max_share=9", "push.deltas.full_every=9")
+
+
+def followed(folder):
+    """Follow until no span is left; return what each run pushed."""
+    from pipelines.local.following import follow
+
+    config = load_config(folder / "my.yaml", DELTAS)
+    return [report.push["version"] for report in follow(config, until_idle=True)]
+
+
+def test_each_span_is_pushed_as_a_delta(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFX_EMBEDDINGS_DELTA_SECRET", SECRET.decode())
+    (tmp_path / "my.yaml").write_text(CONFIG)
+    write_day(tmp_path, 2, range(30))
+    (version,) = followed(tmp_path)
+    write_day(tmp_path, 3, range(10, 40))
+    assert followed(tmp_path) == [f"{version}-delta-1"]
+    write_day(tmp_path, 4, range(20, 50))
+    assert followed(tmp_path) == [f"{version}-delta-2"]
+    assert followed(tmp_path) == []
+    assert chain_of(tmp_path)["spans"] == [[4], [3], [2]]
+    number, _, chain = newest_chain(str(tmp_path / "runs/my/serving"))
+    assert (str(number), len(chain)) == (version, 2)
+    assert sum(one["came"] for one in chain[0].facts["changes"].values()) > 0
+    assert (tmp_path / "runs/my/reports" / f"{version}-delta-2" / "report.html").exists()
+
+    (tmp_path / "runs/my/serving/deltas" / version / "2" / "delta.pb").write_bytes(b"damaged")
+    write_day(tmp_path, 5, range(30, 60))
+    (whole,) = followed(tmp_path)
+    assert whole.isdigit()
+    assert int(whole) > int(version)

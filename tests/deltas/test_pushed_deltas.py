@@ -1,0 +1,159 @@
+"""A push is a delta if it can be, and is proven before it leaves; `serve-delta` brings servers up to date."""
+
+import os
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+
+import dataclasses
+
+import pytest
+
+from components.pusher import delta_push
+from components.pusher.delta_chain import numbers_of
+from components.pusher.publish import publish
+from components.pusher.push_section import Deltas
+from embedding_core.errors import ConfigError, DeltaError, ParityError
+from embedding_core.serving.loaded_version import LoadedVersion
+from embedding_core.serving.served_state import Layout
+from pipelines.commands import cli
+from tests.deltas.rest_server import serving
+from tests.deltas.worlds import SECRET, World
+from tests.pipelines.commands.exit_code import exit_code
+
+SETTINGS = Deltas(max_share=5.0)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Return exports of a model that changes, and rows to ask for."""
+    folder, world = tmp_path_factory.mktemp("models"), World.of(3)
+    folders = [world.export(folder / "0")]
+    for number in (1, 2):
+        world.step(order=True)
+        folders.append(world.export(folder / str(number)))
+    return folders, world.requests(30)
+
+
+@pytest.fixture
+def served(models, tmp_path):
+    """Return a folder of versions with the first export."""
+    publish_whole(models[0][0], tmp_path / "served")
+    return tmp_path / "served"
+
+
+def publish_whole(folder, base):
+    facts = {"deltas": {"digest": Layout.load(folder).digest}}
+    return publish(folder, base, check=lambda copy: facts, clock=lambda: 1)
+
+
+def push(served, models, number, settings=SETTINGS, secret=SECRET, check=lambda folder: {"parity": {}}):
+    folders, rows = models
+    requests = {"serving_default": rows, "embeddings": rows}
+    return delta_push.push_delta(
+        str(served), str(folders[number]), settings=settings, secret=secret, check=check, requests=requests
+    )
+
+
+def test_deltas_are_proven_and_written_in_order(models, served):
+    pushed, facts = push(served, models, 1)
+    assert (pushed.version, pushed.delta) == (1, 1)
+    assert facts["deltas"]["proof"] == {"compared": {"serving_default": 30, "embeddings": 30}, "deltas": 1}
+    assert push(served, models, 2)[0].delta == 2
+    assert push(served, models, 2)[0].delta == 3  # nothing changed
+    assert numbers_of(served, 1) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [({"full_every": 1}, "`full_every` is 1"), ({"max_share": 0.01}, "`max_share` is 0.01")],
+)
+def test_whole_version_is_pushed_if_deltas_are_many_or_large(models, served, settings, reason):
+    push(served, models, 1)
+    with pytest.raises(DeltaError, match=reason):
+        push(served, models, 2, SETTINGS.replace(**settings))
+    assert numbers_of(served, 1) == [1]
+
+
+def test_whole_version_is_pushed_if_the_served_one_does_not_fit(models, tmp_path):
+    base = tmp_path / "served"
+    with pytest.raises(DeltaError, match="there is no version"):
+        push(base, models, 1)
+    plain = World.of(3).export(tmp_path / "plain", deltas=False)
+    publish(plain, base, check=lambda copy: {}, clock=lambda: 1)
+    with pytest.raises(DeltaError, match="does not take deltas"):
+        push(base, models, 1)
+    publish_whole(models[0][0], base)
+    push(base, models, 1)
+    (base / "deltas" / "2" / "1" / "delta.pb").write_bytes(b"damaged")
+    with pytest.raises(DeltaError, match="damaged"):
+        push(base, models, 2)
+
+
+def test_nothing_leaves_without_its_proof(models, served, monkeypatch):
+    with pytest.raises(DeltaError, match="the secret is wrong"):
+        push(served, models, 1, secret=b"another secret, long")
+
+    def differs(folder):
+        raise ParityError("it differs from training")
+
+    with pytest.raises(ParityError):
+        push(served, models, 1, check=differs)
+    plan = delta_push.plan_delta
+
+    def planned_wrongly(*arguments):
+        planned = plan(*arguments)
+        return dataclasses.replace(planned, link=plan(str(served), str(models[0][2]), SETTINGS).link)
+
+    monkeypatch.setattr(delta_push, "plan_delta", planned_wrongly)  # the delta of another model
+    with pytest.raises(DeltaError, match="'serving_default' would not be that of the new model"):
+        push(served, models, 1)
+    assert numbers_of(served, 1) == []
+
+
+@pytest.fixture
+def command(monkeypatch):
+    monkeypatch.setattr(cli, "silence", lambda: None)
+    monkeypatch.setenv("TFX_EMBEDDINGS_DELTA_SECRET", SECRET.decode())
+
+
+def test_serve_delta_brings_servers_up_to_date(models, served, command, capsys, monkeypatch):
+    push(served, models, 1)
+    with serving(served / "1") as one, serving(served / "1") as other:
+        arguments = ["serve-delta", served, "--model", "m", "--server", one.address]
+        assert exit_code(*arguments) == 0
+        assert "version 1, 1 deltas applied, 0 were there" in capsys.readouterr().out
+        push(served, models, 2)
+        assert exit_code(*arguments, "--server", other.address) == 0
+        out = capsys.readouterr().out
+        assert "1 deltas applied, 1 were there" in out
+        assert "2 deltas applied, 0 were there" in out
+        one.load(served / "1")  # it restarts
+        assert exit_code(*arguments) == 0
+        with LoadedVersion(models[0][2]) as whole:
+            wanted = whole.answer("serving_default", models[1])
+            got = one.versions[1].answer("serving_default", models[1])
+            assert {name: value.tolist() for name, value in got.items()} == {
+                name: value.tolist() for name, value in wanted.items()
+            }
+        monkeypatch.setenv("TFX_EMBEDDINGS_DELTA_SECRET", "not the secret at all")
+        one.load(served / "1")
+        assert exit_code(*arguments) == 1
+        assert "refused delta 1: the secret is wrong" in capsys.readouterr().err
+    assert exit_code(*arguments) == 1
+    assert "did not answer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("server", "secret", "message"),
+    [("ftp://x", "a long enough secret", "such as http://localhost:8501"), ("http://x", "", "'OTHER' is not set")],
+)
+def test_serve_delta_checks_what_it_is_given(served, command, capsys, monkeypatch, server, secret, message):
+    monkeypatch.setenv("OTHER", secret)
+    assert exit_code("serve-delta", served, "--model", "m", "--server", server, "--secret-variable", "OTHER") == 1
+    assert message in capsys.readouterr().err
+
+
+def test_secret_has_to_be_set(monkeypatch):
+    monkeypatch.delenv("TFX_EMBEDDINGS_DELTA_SECRET", raising=False)
+    with pytest.raises(ConfigError, match="openssl rand"):
+        Deltas().secret()

@@ -1,0 +1,193 @@
+"""An exported model takes deltas: it becomes bit-equal to a new export, and refuses what is not the next delta."""
+
+import os
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from embedding_core.errors import CheckpointError, ConfigError, DeltaError
+from embedding_core.serving import DeltaExport
+from embedding_core.serving.delta import Delta
+from embedding_core.serving.delta_graph import checksum
+from embedding_core.serving.loaded_version import LoadedVersion
+from embedding_core.serving.served_state import LAYOUT, Layout, read_state
+from tests.deltas.loading import request_of
+from tests.deltas.worlds import SECRET, World
+
+SIGNATURES = ("serving_default", "embeddings")
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory):
+    """Return three exports of a model that changes, and rows to ask for."""
+    folder, world = tmp_path_factory.mktemp("exports"), World.of(7)
+    folders = [world.export(folder / "0")]
+    for name, order in (("1", False), ("2", True)):
+        world.step(order=order)
+        folders.append(world.export(folder / name))
+    return folders, world.requests(30)
+
+
+@pytest.fixture
+def served(exports):
+    with LoadedVersion(exports[0][0]) as version:
+        yield version
+
+
+def requests_between(folders):
+    states = [read_state(folder) for folder in folders]
+    requests, published = [], states[0]
+    for number, state in enumerate(states[1:], start=1):
+        request, published = request_of(published, state, number)
+        requests.append(request)
+    return requests
+
+
+def answers_of(version, rows):
+    return {name: version.answer(name, rows) for name in SIGNATURES}
+
+
+def same(one, other):
+    return all(
+        one[name][key].tolist() == other[name][key].tolist() and one[name][key].dtype == other[name][key].dtype
+        for name in one
+        for key in one[name]
+    )
+
+
+def test_deltas_make_a_version_equal_to_each_new_export(exports, served):
+    folders, rows = exports
+    assert served.state().digest() == Layout.load(folders[0]).digest
+    for request, folder in zip(requests_between(folders), folders[1:], strict=True):
+        assert served.call("apply_delta", **request)["applied"] == 1
+        assert served.state().digest() == Layout.load(folder).digest
+        with LoadedVersion(folder) as whole:
+            assert same(answers_of(served, rows), answers_of(whole, rows))
+
+
+def broken_requests(requests):
+    """Yield wrong, missing, repeated, reordered and damaged requests for a version that has the first delta."""
+    first, second = requests
+    yield "the secret is wrong", {**second, "secret": b"another"}
+    yield "the secret is wrong", {**second, "secret": b""}
+    yield "it was applied before", first
+    yield "it is damaged", {**second, "delta": second["delta"][:-1]}
+    yield "it is damaged", {**second, "digest": "0" * 64}
+    yield "it is damaged", {**second, "number": 1}
+    yield "nothing was given", {**second, "number": 0}
+
+
+def test_version_refuses_what_is_not_the_next_delta(exports, served):
+    folders, rows = exports
+    requests = requests_between(folders)
+    missed = served.call("apply_delta", **requests[1])
+    assert (missed["applied"], missed["reason"], missed["number"]) == (0, b"a delta before it is missing", 0)
+    assert served.call("apply_delta", **requests[0])["applied"] == 1
+    before, state = answers_of(served, rows), served.state().digest()
+    for reason, request in broken_requests(requests):
+        answer = served.call("apply_delta", **request)
+        assert (answer["applied"], answer["number"]) == (0, 1)
+        assert reason in answer["reason"].decode()
+        assert answer["model_digest"].decode() == state
+    assert served.state().digest() == state
+    assert same(answers_of(served, rows), before)
+
+
+def changed(request, layout, delta):
+    """Return the request with other content and the checksum of that content, as a faulty publisher would make it."""
+    content = delta.SerializeToString(deterministic=True)
+    given = (request["number"], request["base"], request["digest"], content)
+    return {**request, "delta": content, "checksum": checksum(layout.checksum_key, *given)}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("rows/0", np.int32([0, 999]).tobytes(), "rows of table 'words'"),
+        ("rows/0", np.int32([-1, 2]).tobytes(), "rows of table 'words'"),
+        ("rows/0", np.int32([2, 2]).tobytes(), "rows of table 'words'"),
+        ("rows/0", b"abc", "rows of table 'words'"),
+        ("values/0", np.float32([np.nan] * 8).tobytes(), "rows of table 'words'"),
+        ("values/0", b"abc", "rows of table 'words'"),
+        ("values/0", b"", "rows of table 'words'"),
+        ("token_rows/1", np.int32([3, 500]).tobytes(), "tokens of table 'strict'"),
+        ("token_rows/1", np.int32([3, 4, 5]).tobytes(), "tokens of table 'strict'"),
+        ("token_rows/2", np.int32([3, 12]).tobytes(), "tokens of table 'items'"),  # the row of unknown tokens
+        ("dense/0", b"abc", "dense weights 0"),
+    ],
+)
+def test_graph_refuses_content_that_does_not_fit(exports, served, name, content, reason):
+    (request, _), layout = requests_between(exports[0]), Layout.load(exports[0][0])
+    example = tf.train.Example()
+    features = example.features.feature
+    features["rows/0"].bytes_list.value.append(np.int32([1, 2]).tobytes())
+    features["values/0"].bytes_list.value.append(np.float32([0.5] * 8).tobytes())
+    features[f"tokens/{name[-1]}"].bytes_list.value.extend([b"x", b"y"] if name.startswith("token") else [])
+    features[name].bytes_list.value[:] = [content]
+    if not name.startswith("token"):
+        del features[f"tokens/{name[-1]}"]
+    state = served.state().digest()
+    answer = served.call("apply_delta", **changed(request, layout, example))
+    assert answer["applied"] == 0
+    assert reason in answer["reason"].decode()
+    assert served.state().digest() == state
+
+
+def test_delta_of_another_export_of_the_same_model_is_refused(tmp_path, exports, served):
+    world = World.of(7)
+    other = world.export(tmp_path / "other")
+    assert Layout.load(other).digest == Layout.load(exports[0][0]).digest
+    assert Layout.load(other).graph == Layout.load(exports[0][0]).graph
+    request, _ = request_of(read_state(other), read_state(exports[0][1]), 1)
+    assert served.call("apply_delta", **request)["reason"] == b"it is damaged, or for another export"
+
+
+def test_half_written_delta_fails_requests_until_it_is_applied_again(exports):
+    folders, rows = exports
+    loaded = tf.saved_model.load(str(folders[0]))
+    loaded.deltas.sequence.assign(7)  # as if the server had ended the request in the middle
+    with pytest.raises(tf.errors.InvalidArgumentError, match="apply it again"):
+        loaded.signatures["serving_default"](examples=tf.constant(rows))
+    request = requests_between(folders[:2])[0]
+    number = tf.constant(request.pop("number"), tf.int64)
+    given = {name: tf.constant(value) for name, value in request.items()}
+    assert loaded.signatures["apply_delta"](number=number, **given)["applied"].numpy() == 1
+    answer = loaded.signatures["serving_default"](examples=tf.constant(rows))
+    with LoadedVersion(folders[1]) as whole:
+        assert answer["logit"].numpy().tobytes() == whole.answer("serving_default", rows)["logit"].tobytes()
+
+
+def test_export_without_deltas_has_neither_signature_nor_variables(tmp_path, exports):
+    folder = World.of(7).export(tmp_path / "plain", deltas=False)
+    names = [name for name, _ in tf.train.list_variables(f"{folder}/variables/variables")]
+    assert not [name for name in names if "deltas" in name or "changed" in name or "hashes" in name]
+    with LoadedVersion(folder) as plain, LoadedVersion(exports[0][0]) as changing:
+        assert plain.signatures == changing.signatures - {"apply_delta"}
+        mine, other = plain.answer("serving_default", exports[1]), changing.answer("serving_default", exports[1])
+        assert set(other) - set(mine) == {"model_digest"}
+        assert all(mine[name].tobytes() == other[name].tobytes() for name in mine)
+    assert not (folder / LAYOUT).exists()
+    with pytest.raises(CheckpointError, match="does not take deltas"):
+        read_state(folder)
+
+
+def test_secret_is_not_in_the_version_and_must_be_long(exports):
+    for path in exports[0][0].rglob("*"):
+        assert path.is_dir() or SECRET not in path.read_bytes()
+    assert "secret" not in repr(DeltaExport(secret=SECRET))
+    with pytest.raises(ConfigError, match="at least 16"):
+        DeltaExport(secret=b"short")
+
+
+def test_delta_needs_rows_to_spare_and_the_same_graph(tmp_path, exports):
+    world = World.of(7)
+    base = read_state(world.export(tmp_path / "base", spare_rows=0.0, min_spare_rows=3))
+    world.step(came=5, went=1)
+    with pytest.raises(DeltaError, match="'words' has 4 spare rows for 5 new tokens"):
+        Delta.between(base, read_state(world.export(tmp_path / "more")))
+    half = read_state(World.of(7).export(tmp_path / "half", rows_dtype="float16"))
+    with pytest.raises(DeltaError, match="the graph is another one"):
+        Delta.between(base, half)
