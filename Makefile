@@ -199,6 +199,10 @@ freshness: venv ## what replacing tables each minute, hour or day is worth; DATA
 months: venv ## warm start against cold start on Online Retail, month by month; DATA=<folder with the daily CSV files>
 	$(BIN)/python -m benchmarks.month_by_month $(DATA) runs/months --into docs/benchmarks.md
 
+health: venv ## the health gate on trained tables: healthy daily runs, and planted sicknesses; DATA=<folder with the daily CSV files>
+	$(BIN)/python -m benchmarks.health_trial runs/health $(if $(DATA),--data $(DATA) --into docs/health.md)
+	$(BIN)/python -m benchmarks.health_cost runs/health/cost
+
 image-check: venv ## build the image's environment and run every task of the demo from it
 	$(BIN)/pytest -m slow tests/test_image.py
 

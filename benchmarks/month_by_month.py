@@ -81,11 +81,12 @@ def months_of(purchases: Sequence[Purchase], folder: Path) -> Iterator[Month]:
         ]
         files = [str(folder / f"{name}.{kind}.tfrecord") for kind in ("rows", "pairs")]
         for file, table in zip(files, (rows, pairs), strict=True):
-            _write_examples(table, file)
+            write_examples(table, file)
         yield Month(name=name, rows=rows, file=files[0], pairs=files[1], own=np.logical_and(*own))
 
 
-def _write_examples(table: pa.Table, path: str) -> None:
+def write_examples(table: pa.Table, path: str) -> None:
+    """Write the rows as tf.Examples, without the column `split`."""
     import tensorflow as tf
 
     columns = {name: table[name].to_pylist() for name in table.column_names if name != "split"}
@@ -101,10 +102,14 @@ def _write_examples(table: pa.Table, path: str) -> None:
             writer.write(message.SerializeToString())
 
 
-def _token_counts(rows: pa.Table, column: Mapping[str, Any]) -> tuple[pa.Array, npt.NDArray[np.int64]]:
+def values_of(rows: pa.Table, column: Mapping[str, Any]) -> pa.Array:
+    """Return the values of a feature's column, split into tokens if it has a separator."""
     values = rows[column["name"]].combine_chunks()
-    if column["separator"]:
-        values = pc.split_pattern(values, column["separator"]).flatten()
+    return pc.split_pattern(values, column["separator"]).flatten() if column["separator"] else values
+
+
+def token_counts(values: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
+    """Return the distinct tokens that are not empty, and the count of each."""
     counted = pc.value_counts(values.filter(pc.not_equal(values, "")))
     return counted.field("values").cast(pa.large_binary()), counted.field("counts").to_numpy()
 
@@ -115,7 +120,7 @@ def vocabularies_of(
     """Return the vocabularies of the rows, evolved from `base` if it is not None."""
     found = {}
     for feature in component_inputs.vocabulary_features(config):
-        name, counted = feature["vocabulary"], _token_counts(rows, feature["column"])
+        name, counted = feature["vocabulary"], token_counts(values_of(rows, feature["column"]))
         if base is None:
             found[name] = vocabulary_from_counts(name, *counted)
         else:

@@ -18,6 +18,7 @@ _HOMES = {
     "StatisticsGen": "components.statistics_gen",
     "TableConfigGen": "components.table_config_gen",
     "TableConfigs": "components.artifacts",
+    "TableHealth": "components.table_health",
     "Vocabularies": "components.artifacts",
     "Transform": "components.transform",
     "VocabularyGen": "components.vocabulary_gen",

@@ -25,6 +25,7 @@ _ARTIFACT_TYPES: Mapping[str, type[types.Artifact]] = {
     keys.EMBEDDING_CHECKPOINT: EmbeddingCheckpoint,
     keys.EVALUATION: standard_artifacts.ModelEvaluation,
     keys.EXAMPLES: standard_artifacts.Examples,
+    keys.HEALTH_BLESSING: standard_artifacts.ModelBlessing,
     keys.MODEL: standard_artifacts.Model,
     keys.MODEL_BLESSING: standard_artifacts.ModelBlessing,
     keys.MODEL_RUN: standard_artifacts.ModelRun,

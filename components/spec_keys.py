@@ -13,6 +13,7 @@ EARLIER_CHECKPOINT = "earlier_checkpoint"
 EMBEDDING_CHECKPOINT = "embedding_checkpoint"
 EVALUATION = "evaluation"
 EXAMPLES = "examples"
+HEALTH_BLESSING = "health_blessing"
 MODEL = "model"
 MODEL_BLESSING = "model_blessing"
 MODEL_RUN = "model_run"
@@ -27,7 +28,7 @@ TRANSFORM_GRAPH = "transform_graph"
 VOCABULARIES = "vocabularies"
 WARM_START = "warm_start"
 
-GATE_BLESSINGS = (QUALITY_BLESSING, SHADOW_BLESSING)
+GATE_BLESSINGS = (QUALITY_BLESSING, SHADOW_BLESSING, HEALTH_BLESSING)
 """The inputs of EmbeddingPusher with a ModelBlessing of this project's components, each with its `reason`."""
 
 # Parameters.
@@ -36,6 +37,7 @@ CUSTOM_CONFIG = "custom_config"
 DATA_FORMAT = "data_format"
 DATA_SPANS = "data_spans"
 DELTAS = "deltas"
+DRAWN_FEATURES = "drawn_features"
 EVAL_ARGS = "eval_args"
 EVAL_CONFIG = "eval_config"
 EVOLUTION = "evolution"

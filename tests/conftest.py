@@ -20,6 +20,7 @@ TESTS = Path(__file__).parent
 LONGEST_FIRST = (
     "pipelines/test_end_to_end.py",
     "pipelines/choices/test_planning.py",
+    "pipelines/test_table_health.py",
     "pipelines/test_moving_from_tfrs.py",
     "embedding_core/training/test_training.py",
     "embedding_core/test_contract.py",
@@ -29,6 +30,7 @@ LONGEST_FIRST = (
     "components/pusher/test_pusher.py",
     "embedding_core/training/test_dense_start.py",
     "faults/test_saving.py",
+    "embedding_core/checkpoint/test_table_health.py",
     "embedding_core/training/test_host_files.py",
     "pipelines/test_preprocessing.py",
     "embedding_core/layer/test_engine_mode.py",

@@ -67,6 +67,7 @@ class EmbeddingPusher(base_component.BaseComponent):
         model_blessing: types.BaseChannel | None = None,
         quality_blessing: types.BaseChannel | None = None,
         shadow_blessing: types.BaseChannel | None = None,
+        health_blessing: types.BaseChannel | None = None,
         push: Push | None = None,
         parity_rows: int = 1000,
         parity_split: str = "eval",
@@ -87,6 +88,7 @@ class EmbeddingPusher(base_component.BaseComponent):
           quality_blessing: a channel of `ModelBlessing`, from QualityGate; a model that is not blessed is not pushed,
             and QualityGate's reason is recorded.
           shadow_blessing: a channel of `ModelBlessing`, from Shadow; the same.
+          health_blessing: a channel of `ModelBlessing`, from TableHealth; the same.
           push: `tolerance` (absolute for values below 1, relative above), `keep_last` (number of versions to keep),
             `rows_dtype` (type of the served rows, or types by table), `top_k` (answers of a retrieval model) and
             `deltas` (pushes of what changed alone); its `destination` is ignored. None means `Push()`.
@@ -113,6 +115,7 @@ class EmbeddingPusher(base_component.BaseComponent):
             model_blessing=model_blessing,
             quality_blessing=quality_blessing,
             shadow_blessing=shadow_blessing,
+            health_blessing=health_blessing,
             push_destination=push_destination,
             tolerance=push.tolerance,
             keep_last=push.keep_last,

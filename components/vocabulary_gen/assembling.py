@@ -72,17 +72,20 @@ def _summary(feature: CountedFeature, facts: list[Json], base: Base | None) -> F
         histogram = add_histograms(histogram, np.asarray(fact["histogram"], np.int64))
     rows, widest = int(histogram.sum()), max((fact["widest"] for fact in facts), default=0)
     token_count = int(histogram @ np.arange(len(histogram)))
-    known = base.dtypes.get(feature.name) if base is not None and feature.may_be_empty else None
+    before = None if base is None else base.columns.get(feature.name)
+    known = before.dtype if before is not None and feature.may_be_empty else None
     dtype = _dtype(feature, facts, rows, known)
     if not token_count and known is None:
         raise DataError(
             f"feature {feature.name!r}: column {column.name!r} is empty in all {rows} rows: remove the feature, or "
             "write its values."
         )
+    # In the rows of a small span, a column of several values may happen to have one at most.
+    inferred = widest > 1 or (before is not None and before.multivalent)
     column_config = ColumnConfig(
         name=column.name,
         dtype=dtype,
-        multivalent=widest > 1 if feature.multivalent is None else feature.multivalent,
+        multivalent=inferred if feature.multivalent is None else feature.multivalent,
         separator=column.separator,
         after_transform=column.after_transform,
         private=column.private,

@@ -37,8 +37,8 @@ def read_base(folder: str, evolution: Evolution) -> Base:
     known = read_vocabularies(folder)
     sizes = {name: len(vocabulary) for name, vocabulary in known.items()}
     features = (vocabulary.features for vocabulary in known.values())
-    dtypes = {name: summary.column.dtype for each in features for name, summary in each.items()}
-    return Base(folder=folder, sizes=sizes, dtypes=dtypes, evolution=evolution)
+    columns = {name: summary.column for each in features for name, summary in each.items()}
+    return Base(folder=folder, sizes=sizes, columns=columns, evolution=evolution)
 
 
 def base_tables(plan: CountingPlan) -> dict[str, TokenTable] | None:

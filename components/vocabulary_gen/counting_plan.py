@@ -40,13 +40,13 @@ class Base:
     Attributes:
       folder: folder of the previous run's Vocabularies artifact.
       sizes: number of tokens of each vocabulary there.
-      dtypes: dtype of the column of each feature there.
+      columns: the column of each feature there.
       evolution: the rule.
     """
 
     folder: str
     sizes: Mapping[str, int]
-    dtypes: Mapping[str, str]
+    columns: Mapping[str, ColumnConfig]
     evolution: Evolution
 
 

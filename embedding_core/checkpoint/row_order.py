@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embedding_core.checkpoint.bundle import Rows, rows_per_slice
+from embedding_core.config import TableConfig
 from embedding_core.errors import CheckpointError
 from embedding_core.storage import scratch_folder
 
@@ -46,6 +47,23 @@ def reordered(
         for bucket, start in enumerate(range(0, len(sources), count)):
             path = os.path.join(folder, str(bucket))
             yield start, _assembled(path, start, sources[start : start + count], dim, fill)
+
+
+def aligned(
+    slices: Iterable[tuple[int, Rows]], sources: npt.NDArray[np.int64], table: TableConfig, slice_bytes: int
+) -> Iterable[tuple[int, Rows]]:
+    """Return the slices of an earlier table in the order of a later one's rows; new rows are zeros.
+
+    Args:
+      slices: (number of the first row, rows) of the earlier table, in order.
+      sources: [later rows] the earlier row of each, or -1.
+      table: the earlier table.
+      slice_bytes: bytes of a slice, of both tables.
+    """
+    if np.array_equal(sources, np.arange(table.vocabulary_size)):
+        return slices
+    zeros = lambda rows: np.zeros((len(rows), table.dim), np.float32)  # noqa: E731
+    return reordered(slices, sources, table.dim, zeros, slice_bytes)
 
 
 class _Targets:

@@ -167,7 +167,11 @@ def _movements(
 
     def movement(row: int) -> Json:
         was = float(before(slice(row, row + 1))[0])
-        return {"token": _shown(new, row, private), "before": was, "now": int(new.counts[row]) / new.total_count}
+        return {
+            "token": _shown(new, row, private),
+            "before": was,
+            "now": int(new.counts[row]) / max(1, new.total_count),
+        }
 
     lost = [(by, movement(row)) for row, by in _top(len(new), lambda part: -change(part))]
     for row, by in _top(len(old), lambda part: np.where(dropped[part], old.counts[part] / max(1, old.total_count), 0)):

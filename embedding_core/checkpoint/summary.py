@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, Rows
 from embedding_core.checkpoint.checkpoint_manifest import BUNDLE, Manifest, table_shapes, verify
 from embedding_core.checkpoint.remap import checkpoint_vocabularies
-from embedding_core.checkpoint.row_order import reordered
+from embedding_core.checkpoint.row_order import aligned
 from embedding_core.checkpoint.row_sources import row_sources
 from embedding_core.config import TableConfig
 from embedding_core.display import shown_token
@@ -165,10 +165,6 @@ def _pairs(
     sources: npt.NDArray[np.int64], table: TableConfig, readers: list[BundleReader], slice_bytes: int
 ) -> Iterator[tuple[int, Rows, Rows]]:
     """Yield (first row's number, earlier rows in the order of the later ones, later rows); new rows get zeros."""
-    earlier: Iterable[tuple[int, Rows]] = readers[0].slices(table.name, slice_bytes)
-    if not np.array_equal(sources, np.arange(table.vocabulary_size)):
-        earlier = reordered(
-            earlier, sources, table.dim, lambda rows: np.zeros((len(rows), table.dim), np.float32), slice_bytes
-        )
+    earlier = aligned(readers[0].slices(table.name, slice_bytes), sources, table, slice_bytes)
     for (start, before), (_, after) in zip(earlier, readers[1].slices(table.name, slice_bytes), strict=True):
         yield start, before, after

@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy.typing as npt
 
 from embedding_core.errors import DataError, nearest
 from embedding_core.schema import Json
@@ -127,15 +130,23 @@ class _Replay:
         self.refusals: list[Json] = []
 
     def add(self, request: Request) -> None:
-        """Replay a request; if one version alone refuses it, replay its rows one by one."""
+        """Replay a request; if one version alone refuses it, replay its rows one by one.
+
+        If that version answers each of the rows, it refuses the request as a whole, and all its rows count as refused.
+        """
         inputs = request.inputs or {}
         answers = self._answers(request, inputs)
         self.replayed += 1
         rows = _rows_of(inputs)
         if _one_refuses(answers) and rows is not None and (rows.count or 0) > 1:
-            for row in range(rows.count or 0):
-                single = rows.input_of(row)
-                self._add_rows(request, _rows_of(single), self._answers(request, single), first=row)
+            refuses = 0 if answers[0].outputs is None else 1
+            singles = [rows.input_of(row) for row in range(rows.count or 0)]
+            answered = [self._answers(request, single) for single in singles]
+            if all(one[refuses].outputs is not None for one in answered):
+                self._add_rows(request, rows, answers)
+                return
+            for row, (single, both) in enumerate(zip(singles, answered, strict=True)):
+                self._add_rows(request, _rows_of(single), both, first=row)
             return
         for latency, answer in zip(self.latency, answers, strict=True):
             if all(one.seconds is not None for one in answers):
@@ -159,9 +170,14 @@ class _Replay:
             place = request.place if first is None else f"{request.place}, row {first + 1}"
             self._refuse(place, rows, answers, max(count, 1))
             return
-        shaped = all(one.ndim > 0 and len(one) == count for one in old.outputs.values())
-        if rows is None or not shaped or any(not one.ndim or len(one) != count for one in new.outputs.values()):
+        if rows is None or not all(_has_rows(one, count) for one in old.outputs.values()):
             self.not_replayed["answers without a row for each row of the request"] += 1
+            return
+        lost = next((name for name in old.outputs if not _has_rows(new.outputs[name], count)), None)
+        if lost is not None:  # a client that reads the answer to its row would fail
+            shape = list(new.outputs[lost].shape)
+            error = f"output {lost!r} has the shape {shape}: it must have an answer for each of {count} rows."
+            self._add_rows(request, rows, (old, Answer(error=error)), first)
             return
         self.rows += count
         both = old.outputs, new.outputs
@@ -216,6 +232,10 @@ class _Replay:
             worst=self.tally.worst(),
             rules=self.rules,
         ).judged()
+
+
+def _has_rows(output: npt.NDArray[Any], count: int) -> bool:
+    return output.ndim > 0 and len(output) == count
 
 
 def _one_refuses(answers: tuple[Answer, Answer]) -> bool:

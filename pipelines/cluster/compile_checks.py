@@ -80,9 +80,12 @@ def task_names(config: PipelineConfig) -> list[str]:
     """Return the tasks that run in a container; a test compares them with those of `create_pipeline`."""
     before = ["ExampleGen", "StatisticsGen", "SchemaGen", "ExampleValidator", "Transform", "VocabularyGen"]
     loader = [] if config.warm_start is None else ["CheckpointLoader"]
+    health = [] if config.health is None else ["TableHealth"]
     shadow = [] if config.shadow is None else ["Shadow"]
-    after = ["EmbeddingTrainer", "CheckpointRetriever", "QualityGate", *shadow, "Evaluator", "EmbeddingPusher"]
-    return [*before, "TableConfigGen", *loader, *after]
+    gates = [*health, "QualityGate", *shadow, "Evaluator"]
+    return [
+        *before, "TableConfigGen", *loader, "EmbeddingTrainer", "CheckpointRetriever", *gates, "EmbeddingPusher",
+    ]  # fmt: skip
 
 
 def requested_tpu(config: PipelineConfig, backend: Kubeflow) -> TpuRequest | None:

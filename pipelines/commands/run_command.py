@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pipelines.config import PipelineConfig
+    from pipelines.report.run_report import Figures
 
 Again = Annotated[
     bool,
@@ -67,7 +68,8 @@ def follow(
     """Run the pipeline of CONFIG on each span as it arrives, from the version that the previous run pushed.
 
     A file counts as arrived as soon as it has its name: write it under a name that starts with a dot, and rename it.
-    The same command goes on after it was stopped. Exit code 75: SIGTERM stopped the training.
+    The same command goes on after it was stopped. Exit code 3: the last run pushed nothing. 75: SIGTERM stopped the
+    training.
     """
     from pipelines.previous.next_spans import check_follows
 
@@ -77,12 +79,15 @@ def follow(
             load_tensorflow()
             from pipelines.local import following
 
+        push: Figures = {"pushed": True}
         for report in following.follow(checked, until_idle=until_idle, runs=runs):
             push = report.push
             outcome = f"pushed version {push['version']}" if push["pushed"] else f"pushed nothing: {push['reason']}"
             echo(f"{outcome} (the nodes took {report.took})")
     except KeyboardInterrupt:
         raise typer.Exit(_stopped()) from None
+    if not push["pushed"]:
+        raise typer.Exit(NOTHING_PUSHED)
 
 
 def show_warnings(config: PipelineConfig) -> None:

@@ -13,6 +13,7 @@ from components.example_gen.row_selection import RowFilter, Split, SplitByHash
 from components.pusher.push_section import Push
 from components.shadow.shadow_section import Shadow
 from embedding_core.errors import ConfigError
+from embedding_core.health.health_section import Health
 from embedding_core.planning.table_overrides import TableOverrides
 from embedding_core.schema import NAME_RULE, ByName, Count, Listed, Mistakes, Name, PositiveNumber, Section, Text
 from embedding_core.tasks import Task
@@ -49,6 +50,7 @@ class PipelineConfig(Section):
       model: model to train.
       training: how the model is trained.
       evaluation: how the model is judged.
+      health: how healthy the embedding tables must be for a push; null does not measure them.
       warm_start: checkpoint that the model starts from; null starts from initial rows.
       shadow: recorded requests that are replayed before a push, and bounds; null leaves Shadow out of the pipeline.
       push: destination of the served model.
@@ -82,6 +84,7 @@ class PipelineConfig(Section):
     model: Model = Field(default_factory=Model)
     training: Training = Field(default_factory=Training)
     evaluation: Evaluation = Field(default_factory=Evaluation)
+    health: Health | None = Field(default_factory=Health)
     warm_start: WarmStart | None = None
     shadow: Shadow | None = None
     push: Push = Field(default_factory=Push)

@@ -29,6 +29,7 @@ class Generation:
       new: number of new tokens by vocabulary; empty if the vocabularies do not extend previous ones.
       dropped: number of dropped tokens by vocabulary; empty if `new` is.
       drift: by feature the share of rows with a token that the previous generation did not have.
+      health: by table the figures of TableHealth; empty if they were not measured.
       kept: by table the share of token occurrences whose rows were kept; empty without a warm start.
     """
 
@@ -42,6 +43,7 @@ class Generation:
     new: Mapping[str, int]
     dropped: Mapping[str, int]
     drift: Mapping[str, float]
+    health: Mapping[str, Mapping[str, float]]
     kept: Mapping[str, float]
 
 
@@ -85,6 +87,7 @@ def generations(lineages: Sequence[Lineage]) -> list[Generation]:
 def _generation(added: Lineage, lineage: Lineage) -> Generation:
     push = next(iter(lineage.values()))
     examples, run = node_of(lineage, "Examples"), node_of(lineage, "ModelRun")
+    health = next((node for node in lineage.values() if "health" in node.facts), None)
     counted = node_of(lineage, "components.Vocabularies")
     vocabularies: Facts = counted.facts.get("vocabularies", {}) if counted else {}
     evolved = {name: one["evolution"] for name, one in vocabularies.items() if "evolution" in one}
@@ -103,5 +106,6 @@ def _generation(added: Lineage, lineage: Lineage) -> Generation:
         new={name: one["new"] for name, one in evolved.items()},
         dropped={name: one["dropped"] for name, one in evolved.items()},
         drift={name: part["new_rows"] for name, part in drift.items() if "new_rows" in part},
+        health=health.facts["health"]["tables"] if health else {},
         kept={name: one["kept_traffic"] for name, one in remap.items() if "kept_traffic" in one},
     )

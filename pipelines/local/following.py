@@ -1,9 +1,10 @@
 """Runs the pipeline on spans as they arrive: each run goes on from the version that the run before it pushed.
 
 The process stays up, so a run does not load TensorFlow and TFX again. What was trained is read from ML Metadata before
-each run, not kept in a file of its own: a process that is killed and started again goes on with the first span that
-the pushed version was not trained on. The rows of a run that pushed nothing are read again by the next run, together
-with the spans that arrived meanwhile. So each row is trained on once, or is in a run that is not finished.
+each run, not kept in a file of its own: a process that is killed and started again, or whose version was rolled back,
+goes on with the first span that the pushed version was not trained on. The rows of a run that pushed nothing are read
+again by the next run, together with the spans that arrived meanwhile. So each row is trained on once, or is in a run
+that is not finished.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from pipelines.local import run_local
 from pipelines.local.old_runs import remove_old_runs
 from pipelines.local.work_dir import run_lock
 from pipelines.pipeline.run_target import local_target
-from pipelines.previous.next_spans import Arrived, Trained, arrived_spans, check_follows, trained_spans
+from pipelines.previous.next_spans import (
+    Arrived,
+    Trained,
+    arrived_spans,
+    check_follows,
+    chosen_spans,
+    trained_spans,
+)
 from pipelines.report.run_report import Report
 
 
@@ -37,50 +45,59 @@ def follow(config: PipelineConfig, *, until_idle: bool = False, runs: int | None
       EmbeddingError: see `run_local.run`. What is pushed stays pushed; the same call goes on.
     """
     check_follows(config)
-    trained, refused = trained_spans(config), Arrived((), ())
-    noted: frozenset[Span] = frozenset()
+    trained, noted = trained_spans(config), Arrived((), ())
+    refused: tuple[Span, ...] = ()
     done = 0
     while runs is None or done < runs:
         arrived = arrived_spans(config, trained)
-        noted = _name_late(arrived.late, noted)
-        if not arrived.new or arrived.new == refused.new:
+        noted = _name_left_out(arrived, noted)
+        chosen = chosen_spans(config, arrived.new, trained, refused)
+        if not chosen or chosen == refused:
             if until_idle:
                 return
             time.sleep(config.follow.poll_seconds)
             continue
-        report = _run(config, arrived.new, trained)
-        _remove_old_runs(config)
-        done += 1
         before, trained = trained, trained_spans(config)
-        refused = arrived if trained.spans == before.spans else Arrived((), ())
+        if trained != before:  # meanwhile, another command pushed or rolled back
+            continue
+        report = _run(config, chosen, trained)
+        done += 1
+        trained = trained_spans(config)
+        _remove_old_runs(config, trained)
+        refused = chosen if trained.spans == before.spans else ()
         yield report
 
 
-def _run(config: PipelineConfig, new: tuple[Span, ...], trained: Trained) -> Report:
-    """Run the pipeline on the first of the new spans."""
-    count = config.follow.spans_per_run if trained.spans else None
-    chosen = new[:count]
+def _run(config: PipelineConfig, chosen: tuple[Span, ...], trained: Trained) -> Report:
+    """Run the pipeline on some spans."""
     spans = (config.data.spans or Spans()).replace(first=chosen[0], last=chosen[-1])
     step = config.replace(data=config.data.replace(spans=spans))
     keep = 0 < trained.runs < config.follow.full_run_every
     return run_local.run(step, keep_transform=keep, printed=False)
 
 
-def _remove_old_runs(config: PipelineConfig) -> None:
+def _remove_old_runs(config: PipelineConfig, trained: Trained) -> None:
     target = local_target(config)
     with run_lock(config), compat.metadata.Metadata(target.metadata) as handle:
-        remove_old_runs(handle.store, config.name, target.root, config.follow.keep_runs)
+        remove_old_runs(handle.store, config.name, target.root, config.follow.keep_runs, trained.model_run)
 
 
-def _name_late(late: tuple[Span, ...], noted: frozenset[Span]) -> frozenset[Span]:
-    """Name spans that arrived after a later one was trained on, once each."""
-    fresh = [one for one in late if one not in noted]
-    if fresh:
-        first, last = fresh[0], fresh[-1]
+def _name_left_out(arrived: Arrived, noted: Arrived) -> Arrived:
+    """Name spans that are not trained on, once each; return those that were named."""
+    late = [one for one in arrived.late if one not in noted.late]
+    if late:
+        first, last = late[0], late[-1]
         echo(
-            f"warning: {len(fresh)} spans arrived after a later one was trained on ({first} to {last}): they are not "
+            f"warning: {len(late)} spans arrived after a later one was trained on ({first} to {last}): they are not "
             f"trained on. To train on them now, out of order: `tfx-embeddings run` with --set data.spans.first={first} "
             f"--set data.spans.last={last}",
             err=True,
         )
-    return noted.union(fresh)
+    changed = [one for one in arrived.changed if one not in noted.changed]
+    if changed:
+        echo(
+            f"warning: the files of {len(changed)} spans changed after they were trained on ({changed[0]} to "
+            f"{changed[-1]}): what was added is not trained on. Give rows that come later a span of their own.",
+            err=True,
+        )
+    return Arrived((), (*noted.late, *late), (*noted.changed, *changed))

@@ -13,8 +13,11 @@ from pipelines.local.metadata_repair import is_output
 _RUN = "pipeline_run"
 
 
-def remove_old_runs(store: MetadataStore, pipeline: str, root: str, keep: int) -> int:
-    """Remove the files of artifacts that none of the newest runs made, read or took from the cache.
+def remove_old_runs(store: MetadataStore, pipeline: str, root: str, keep: int, pushed: int | None = None) -> int:
+    """Remove the files of artifacts that no run that is kept made, read or took from the cache.
+
+    The newest runs are kept, and those that made or used the ModelRun of the pushed version: all runs since may have
+    been refused, and the next one starts from that version.
 
     The artifacts become DELETED in ML Metadata; their records of lineage stay beside where they were. An artifact is
     marked before its files are removed: if the process is killed in between, the files stay, and nothing uses them.
@@ -23,7 +26,8 @@ def remove_old_runs(store: MetadataStore, pipeline: str, root: str, keep: int) -
       store: the metadata, open for writing; the caller has the lock of the pipeline.
       pipeline: name of the pipeline.
       root: folder of the pipeline's outputs; artifacts outside of it are kept.
-      keep: number of runs whose artifacts are kept.
+      keep: number of the newest runs whose artifacts are kept.
+      pushed: id of the ModelRun of the pushed version; None if nothing was pushed.
 
     Returns:
       The number of artifacts whose files were removed.
@@ -32,7 +36,9 @@ def remove_old_runs(store: MetadataStore, pipeline: str, root: str, keep: int) -
     if context is None:
         return 0
     runs = sorted(one.id for one in store.get_children_contexts_by_context(context.id) if one.type == _RUN)
-    kept = {one.id for run in runs[-keep:] for one in store.get_artifacts_by_context(run)}
+    of_pushed = {one.id for one in store.get_contexts_by_artifact(pushed)} if pushed is not None else set()
+    chosen = [*runs[-keep:], *of_pushed.intersection(runs)]
+    kept = {one.id for run in chosen for one in store.get_artifacts_by_context(run)}
     inside = os.path.join(os.path.abspath(root), "")
     old = [one for one in store.get_artifacts_by_context(context.id) if is_output(one) and one.id not in kept]
     old = [one for one in old if os.path.abspath(one.uri).startswith(inside)]

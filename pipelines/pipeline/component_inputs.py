@@ -24,7 +24,7 @@ _FIRST_ORDER_TABLES = TableSettings(occurrences_per_column=10, initializer=Initi
 
 
 def vocabulary_features(config: PipelineConfig) -> list[Json]:
-    """Make `features` of VocabularyGen and TableConfigGen: one mapping for each feature."""
+    """Make `features` of TableConfigGen: one mapping for each feature."""
     return [
         {
             "name": feature.name,
@@ -38,10 +38,15 @@ def vocabulary_features(config: PipelineConfig) -> list[Json]:
             "vocabulary": feature.vocabulary_name,
             "table": feature.table_name,
             "max_sequence_length": feature.max_sequence_length,
-            **({"may_be_empty": True} if config.data.empty_columns == "allow" else {}),
         }
         for feature in config.features.categorical
     ]
+
+
+def counted_features(config: PipelineConfig) -> list[Json]:
+    """Make `features` of VocabularyGen: those of TableConfigGen, and whether a column may be empty."""
+    more = {"may_be_empty": True} if config.data.empty_columns == "allow" else {}
+    return [{**feature, **more} for feature in vocabulary_features(config)]
 
 
 def vocabulary_limits(config: PipelineConfig) -> dict[str, VocabularyLimits]:
@@ -96,6 +101,13 @@ def quality_rules(config: PipelineConfig) -> Rules:
 def request_files(config: PipelineConfig) -> str | None:
     """Make `request_files` of Shadow: name, size and time of change of each file; None without the section."""
     return None if config.shadow is None else json.dumps(log_sizes(config.shadow.requests))
+
+
+def drawn_features(config: PipelineConfig) -> tuple[str, ...]:
+    """Make `drawn_features` of TableHealth: the features whose tokens training draws from the whole vocabulary."""
+    negatives, softmax = config.training.negatives, config.training.softmax
+    drawn = [negatives.feature] if negatives is not None and not negatives.within_batch else []
+    return (*drawn, *([softmax.feature] if softmax is not None and softmax.sampled else []))
 
 
 def ranking_settings(config: PipelineConfig) -> RankingSettings | None:

@@ -4,13 +4,14 @@
         │                              └─► Transform ─┐
         ├─► VocabularyGen ─► TableConfigGen ──────────┤
         └─────────────────────────────────────► EmbeddingTrainer ─► CheckpointRetriever
-                                                      ├─► QualityGate ─┐
-                                                      ├─► Shadow ──────┤
-                                                      └─► Evaluator ───┴─► EmbeddingPusher
+                                                      │            └─► TableHealth ─┐
+                                                      ├─► QualityGate ──────────────┤
+                                                      ├─► Shadow ───────────────────┤
+                                                      └─► Evaluator ────────────────┴─► EmbeddingPusher
 
 Optional nodes provide artifacts of previous runs:
 
-    WarmStart ─► Transform, TableConfigGen, CheckpointLoader
+    WarmStart ─► Transform, TableConfigGen, CheckpointLoader, TableHealth
     CheckpointLoader ─► EmbeddingTrainer
     BaseVocabularies ─► VocabularyGen
     BaseTableConfigs ─► TableConfigGen
@@ -50,6 +51,7 @@ from components import (
     StatisticsGen,
     TableConfigGen,
     TableConfigs,
+    TableHealth,
     Transform,
     Vocabularies,
     VocabularyGen,
@@ -120,7 +122,7 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
     known = _imported("BaseVocabularies", previous.vocabularies, Vocabularies)
     vocabulary_gen = VocabularyGen(
         examples=examples,
-        features=component_inputs.vocabulary_features(config),
+        features=component_inputs.counted_features(config),
         vocabularies=component_inputs.vocabulary_limits(config),
         evolution=config.vocabulary_evolution,
         **({"transform_graph": transform.outputs["transform_graph"]} if _after_transform(config) else {}),
@@ -147,6 +149,7 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
     ).with_id("EmbeddingTrainer")
     nonfinite = config.training.nonfinite_rows
     retriever = CheckpointRetriever(model_run=trainer.outputs["model_run"], nonfinite=nonfinite, **inputs)
+    table_health = _table_health(config, retriever, checkpoint)
     baseline = _imported("BaselineModel", previous.baseline, standard_artifacts.Model)
     evaluator = _evaluator(config, examples, trainer, baseline, inputs)
     quality_gate = QualityGate(
@@ -168,14 +171,30 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         model_blessing=evaluator.outputs["blessing"],
         quality_blessing=quality_gate.outputs["blessing"],
         **({"shadow_blessing": shadow[0].outputs["blessing"]} if shadow else {}),
+        **({"health_blessing": table_health[0].outputs["blessing"]} if table_health else {}),
         push_destination=target.push_destination,
         push=config.push,
         republish=republish,
         **inputs,
     )
     before = [example_gen, statistics_gen, schema_gen, validator, *checkpoint, *kept, transform, *known, vocabulary_gen]
-    gates = [quality_gate, *shadowed, *shadow, evaluator]
-    return [*before, *tables, *loader, trainer, retriever, *baseline, *gates, pusher]
+    gates = [*table_health, *baseline, quality_gate, *shadowed, *shadow, evaluator]
+    return [*before, *tables, *loader, trainer, retriever, *gates, pusher]
+
+
+def _table_health(config: PipelineConfig, retriever: BaseNode, checkpoint: Sequence[BaseNode]) -> list[BaseNode]:
+    """Return TableHealth, which compares with the checkpoint that the run starts from; empty if it is switched off."""
+    if config.health is None:
+        return []
+    node = TableHealth(
+        embedding_checkpoint=retriever.outputs["embedding_checkpoint"],
+        **({"base_checkpoint": checkpoint[0].outputs["result"]} if checkpoint else {}),
+        health=config.health,
+        drawn_features=component_inputs.drawn_features(config),
+        seed=config.seed,
+        code_fingerprint=code_fingerprint(config),
+    )
+    return [node]
 
 
 def _table_config_gen(

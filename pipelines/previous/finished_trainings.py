@@ -79,7 +79,7 @@ class FinishedTrainings:
 
     def unknown_after(self, version: int) -> list[int]:
         """Return the served versions newer than the given one whose trainings the metadata does not know."""
-        known = {**pushes_of(self.graph, self.destination), **self._unrecorded()}
+        known = self._pushes()
         return [one for one in served_versions(self.destination) if one > version and one not in known]
 
     def rolled_back(self) -> list[tuple[int, Node | None]]:
@@ -129,8 +129,8 @@ class FinishedTrainings:
         return next(others, None)
 
     def pushed_model_of(self, run: Node) -> Node | None:
-        """Return the newest PushedModel of a training that was pushed; None if there is none in the metadata."""
-        pushes = [one for one in pushes_of(self.graph, self.destination).values() if run.id in one.inputs]
+        """Return the newest PushedModel of a training; None if it was not pushed, or to another folder."""
+        pushes = [one for one in self._pushes().values() if run.id in one.inputs]
         return max(pushes, key=lambda one: one.id, default=None)
 
     def shadowed_by(self, run: Node) -> Node | None:
@@ -172,7 +172,7 @@ class FinishedTrainings:
             yield Training(self.graph[run], f"the training #{run}")
 
     def _pushed(self) -> Iterator[Training]:
-        pushes = {**pushes_of(self.graph, self.destination), **self._unrecorded()}
+        pushes = self._pushes()
         self._check_known(pushes)
         for version, push in newest_first(pushes):
             yield Training(next(_inputs(self.graph, push, _MODEL_RUN)), f"version {version}", version)
@@ -187,6 +187,10 @@ class FinishedTrainings:
                 )
             yield Training(run, f"version {version}")
 
+    def _pushes(self) -> dict[int, Node]:
+        """Return the PushedModel of every version, by version, whether or not the push was recorded."""
+        return {**pushes_of(self.graph, self.destination), **self._unrecorded()}
+
     def _unrecorded(self) -> dict[int, Node]:
         """Make a PushedModel, by version, for each push of this pipeline that was killed before it was recorded."""
         known, unrecorded = pushes_of(self.graph, self.destination), {}
@@ -195,7 +199,8 @@ class FinishedTrainings:
             delta = -1 if recorded is None else int(recorded.facts.get("pushed_delta") or 0)
             run = None if delta >= last_delta(self.destination, version) else self._run_of_version(version)
             if run is not None:
-                unrecorded[version] = Node(id=0, type=_PUSHED_MODEL, uri="", facts={}, producer=None, inputs=(run.id,))
+                uri = os.path.join(self.destination, str(version))
+                unrecorded[version] = Node(id=0, type=_PUSHED_MODEL, uri=uri, facts={}, producer=None, inputs=(run.id,))
         return unrecorded
 
     def _run_of_version(self, version: int) -> Node | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from components.example_gen.pieces import Span
 from embedding_core.errors import ConfigError, DataError
@@ -20,23 +21,29 @@ class Trained:
     Attributes:
       spans: all spans behind its tables; empty before the first push.
       runs: number of runs since, and with, the one whose Transform analysed its data; 0 before the first push.
+      files: number and bytes of the files of each span when it was last trained on.
+      model_run: id of the version's ModelRun in ML Metadata; None before the first push.
     """
 
     spans: frozenset[Span] = frozenset()
     runs: int = 0
+    files: Mapping[Span, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    model_run: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Arrived:
-    """The spans that have arrived and that were not trained on.
+    """The spans that have arrived and that were not trained on, or not with the files that they have now.
 
     Attributes:
       new: those after the last span that was trained on, in order.
       late: those before it: training on them now would be out of order.
+      changed: those that were trained on, and whose files have another number or size now.
     """
 
     new: tuple[Span, ...]
     late: tuple[Span, ...]
+    changed: tuple[Span, ...] = ()
 
 
 def check_follows(config: PipelineConfig) -> None:
@@ -75,17 +82,20 @@ def trained_spans(config: PipelineConfig) -> Trained:
     newest = next(trainings.candidates(PUSHED), None)
     if newest is None:
         return Trained()
-    spans: set[Span] = set()
+    files: dict[Span, tuple[int, int]] = {}
     for run, examples in trainings_behind(trainings, trainings.checkpoint_of(newest).uri):
         data = trained_data(examples)
-        pieces = [] if data is None else [one.span for one in data.pieces]
-        if not pieces or None in pieces:
+        pieces = [] if data is None else data.pieces
+        if not pieces or any(one.span is None for one in pieces):
             raise DataError(
                 f"the training #{run.id} behind {newest.name} does not record the spans that it read: `follow` cannot "
                 "tell what is new; begin in another `work_dir`."
             )
-        spans.update(one for one in pieces if one is not None)
-    return Trained(frozenset(spans), sum(1 for _ in trainings.transform_graphs_of(newest.run)))
+        for one in pieces:
+            if one.span is not None:
+                files.setdefault(one.span, (one.files, one.size))
+    graphs = sum(1 for _ in trainings.transform_graphs_of(newest.run))
+    return Trained(frozenset(files), graphs, files, newest.run.id)
 
 
 def arrived_spans(config: PipelineConfig, trained: Trained) -> Arrived:
@@ -95,15 +105,35 @@ def arrived_spans(config: PipelineConfig, trained: Trained) -> Arrived:
       ConfigError: the data cannot be listed.
     """
     try:
-        present = [one.span for one in data_of_run(config).pieces if one.span is not None]
+        found = {one.span: (len(one.files), one.size) for one in data_of_run(config).pieces if one.span is not None}
     except DataError:  # nothing has arrived yet
         return Arrived((), ())
-    left = [one for one in present if one not in trained.spans]
+    left = [one for one in found if one not in trained.spans]
     if not trained.spans:
         return Arrived(tuple(left), ())
     last = max(trained.spans, key=_order)
     late = tuple(one for one in left if _order(one) < _order(last))
-    return Arrived(tuple(one for one in left if one not in late), late)
+    changed = tuple(one for one, files in found.items() if files != trained.files.get(one, files))
+    return Arrived(tuple(one for one in left if one not in late), late, changed)
+
+
+def chosen_spans(
+    config: PipelineConfig, new: tuple[Span, ...], trained: Trained, refused: tuple[Span, ...] = ()
+) -> tuple[Span, ...]:
+    """Choose the spans of the next run: all new ones, or the first `follow.spans_per_run`.
+
+    After a refused run, the next one reads its spans and as many more: its own alone would be refused again.
+
+    Args:
+      config: the configuration.
+      new: the spans that have arrived and that were not trained on.
+      trained: what the pushed version was trained on.
+      refused: spans of the last run, if it pushed nothing.
+    """
+    count = config.follow.spans_per_run
+    if count is None or not trained.spans:
+        return new
+    return new[: count + len(refused)] if new[: len(refused)] == refused else new[:count]
 
 
 def _order(span: Span) -> tuple[int, str]:

@@ -8,10 +8,12 @@ import os
 
 import jinja2
 
+from embedding_core.health import Health
 from pipelines.report.charts import line_chart
 from pipelines.report.dotted_keys import flatten
+from pipelines.report.health_figures import health_charts, health_rows
 from pipelines.report.profile_table import profile_rows
-from pipelines.report.run_report import Report
+from pipelines.report.run_report import Figures, Report
 from pipelines.report.shadow_page import shadow_html
 
 _CURVES = {"loss": "loss", "auc": "AUC"}
@@ -78,11 +80,22 @@ def _html(report: Report) -> str:
         report=report,
         charts=charts,
         recall_chart=line_chart(recall, x_label="K") if any(recall.values()) else "",
+        health=None if report.health is None else _health(report.health, report.configuration),
         settings=dict(flatten(report.configuration)),
         parity=parity_line(report) if report.parity else "",
         profile=profile_rows(report),
     )
     return html
+
+
+def _health(health: Figures, configuration: Figures) -> Figures:
+    bounds = Health.from_mapping(configuration.get("health") or {})
+    return {
+        "tables": list(health["tables"]),
+        "rows": health_rows(health, bounds),
+        "findings": [finding["reason"] for finding in health["findings"]],
+        "charts": health_charts(health),
+    }
 
 
 def _share(value: float | None) -> str:

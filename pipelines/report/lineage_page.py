@@ -14,6 +14,7 @@ from pipelines.console.output_files import write_output
 from pipelines.lineage.ancestors import Generation
 from pipelines.lineage.graph import Node
 from pipelines.report.charts import line_chart
+from pipelines.report.health_figures import health_trends
 from pipelines.report.lineage_figures import Page
 from pipelines.report.run_report import Figures
 
@@ -24,7 +25,7 @@ _COLOURS = {
     "components.EmbeddingCheckpoint": "#7c3aed",
     "Examples": "#d97706",
 }
-_HIDDEN = {"content", "data", "ingest", "parity", "remap", "vocabularies"}  # shown as tables, or too long
+_HIDDEN = {"content", "data", "health", "ingest", "parity", "remap", "vocabularies"}  # shown as tables, or too long
 
 
 def save_page(page: Page, path: str | os.PathLike[str], title: str) -> None:
@@ -75,6 +76,7 @@ def _charts(line: Sequence[Generation]) -> list[dict[str, str]]:
             sizes.setdefault(name, []).append((run, size))
         for name, share in one.drift.items():
             drift.setdefault(name, []).append((run, 100 * share))
+    charts |= health_trends([one.health for one in line])
     return [
         {"title": title, "svg": line_chart(series, x_label="run")}
         for title, series in charts.items()

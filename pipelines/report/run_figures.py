@@ -37,6 +37,7 @@ from pipelines.report.evaluation_results import (
     sliced_metrics,
 )
 from pipelines.report.example_request import request_text
+from pipelines.report.health_figures import read_health
 from pipelines.report.node_run import NodeRun
 from pipelines.report.run_report import HIGHER_IS_BETTER, METRICS, Figures, Report
 
@@ -101,6 +102,7 @@ def collect_report(
         retrieval=quality["retrieval"],
         retrieval_note=_retrieval_note(quality),
         shadow=shadow,
+        health=_health(store, runs),
         configuration=config.to_mapping(),
         changed=changed,
         curves={**_curves(history), **_recall_curves(quality["retrieval"])},
@@ -115,11 +117,7 @@ def collect_report(
         ),
         columns=column_figures(by_type["ExampleStatistics"].uri),
         features=feature_figures(vocabularies.values(), quality),
-        data={
-            **_data(by_type["Examples"]),
-            **_line_breaks(vocabularies.values()),
-            **_dense_notes(by_type["ModelRun"]),
-        },
+        data=_data(by_type["Examples"]) | _line_breaks(vocabularies.values()) | _dense_notes(by_type["ModelRun"]),
         warm_start=_warm_start(lineage, history),
     )
 
@@ -217,6 +215,12 @@ def _shadow(store: MetadataStore, runs: Sequence[NodeRun]) -> Figures | None:
     if all(run.node != "Shadow" for run in runs):
         return None
     return read_shadow(_output(store, runs, "Shadow", "ModelBlessing"))
+
+
+def _health(store: MetadataStore, runs: Sequence[NodeRun]) -> Figures | None:
+    """Return what TableHealth measured in this run; None if it is switched off."""
+    is_on = any(run.node == "TableHealth" for run in runs)
+    return read_health(_output(store, runs, "TableHealth", "ModelBlessing")) if is_on else None
 
 
 def _node(store: MetadataStore, run: NodeRun) -> Figures:

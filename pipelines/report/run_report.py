@@ -38,6 +38,7 @@ class Report:
       retrieval: metrics at K of the model and of popularity, and their queries; None if it was not measured.
       retrieval_note: how the queries were chosen, or why `retrieval` was not measured.
       shadow: what Shadow measured, as `shadow.json` has it; None if it is not in the pipeline.
+      health: what TableHealth measured: `action`, `tables` and `findings`; None if it is switched off.
       configuration: every setting of the run, defaults included.
       changed: the settings that `--set` changed, as dotted keys.
       curves: per curve ("loss", "auc", and the figures of the model's module) and series its (step, value) points;
@@ -75,6 +76,7 @@ class Report:
     retrieval: Figures | None = None
     retrieval_note: str = ""
     shadow: Figures | None = None
+    health: Figures | None = None
     configuration: Figures = dataclasses.field(default_factory=dict)
     changed: Sequence[str] = ()
     curves: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]

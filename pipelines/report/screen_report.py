@@ -33,6 +33,9 @@ def print_report(report: Report, html: str, console: Console | None = None) -> N
         console.print(f"changed by --set: {', '.join(report.changed)}", **PLAIN)
     for note in report.notes:
         console.print(note, **PLAIN)
+    if report.health is not None and report.health["action"] == "warn":
+        for finding in report.health["findings"]:
+            console.print(f"warning: {finding['reason']}", style="yellow", **PLAIN)
     if report.parity:
         console.print(parity_line(report), **PLAIN)
     print_table(console, "time and memory", profile_rows(report))

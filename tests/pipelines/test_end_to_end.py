@@ -26,8 +26,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 TAXI = Path(__file__).parents[2] / "pipelines" / "examples" / "taxi.yaml"
 PRIVATE = "features.categorical.1={name: company, private: true}"
 NODES_AFTER_VOCABULARIES = {
-    "VocabularyGen", "TableConfigGen", "EmbeddingTrainer", "CheckpointRetriever", "QualityGate", "Evaluator",
-    "EmbeddingPusher",
+    "VocabularyGen", "TableConfigGen", "EmbeddingTrainer", "CheckpointRetriever", "TableHealth", "QualityGate",
+    "Evaluator", "EmbeddingPusher",
 }  # fmt: skip
 
 
@@ -429,7 +429,8 @@ def test_output_that_was_deleted_or_damaged_is_made_again_and_nothing_else(runs,
     file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     report = run(load_config(TAXI, [PRIVATE, f"work_dir={Path(runs[0].push['destination']).parents[1]}"]))
     executed = {node["node"]: node["execution"] for node in report.nodes if node["state"] == "executed"}
-    assert executed.keys() - {"EmbeddingPusher"} == ids.keys()
+    # TableHealth reads the new checkpoint, and the pusher what it says.
+    assert executed.keys() - {"TableHealth", "EmbeddingPusher"} == ids.keys()
     for node, digest in before.items():
         (again,) = outputs_of(store, executed[node])
         assert read_content(trace(store, again)[again].uri).digest == digest

@@ -180,3 +180,13 @@ def test_a_feature_may_be_empty_only_where_asked_for_and_in_the_base(tmp_path, t
     for given in ({"base": base}, {"features": allowed}):
         with pytest.raises(DataError, match=r"'tags'.* (is empty in all|has no value in any of the) 1 rows"):
             run(tmp_path / "tuesday", **given)
+
+
+def test_a_column_of_several_values_in_the_base_stays_one(tmp_path):
+    write(tmp_path / "monday", MONDAY)
+    write(tmp_path / "tuesday", [{"user": [b"u1"], "seen": [b"u1"], "tags": [b"a"]}], shards=1)
+    base, before = run(tmp_path / "monday")
+    _, after = run(tmp_path / "tuesday", base)
+    assert before["user"].features["seen"].column.multivalent
+    assert after["user"].features["seen"].column.multivalent
+    assert not after["user"].features["user"].column.multivalent

@@ -6,7 +6,7 @@ import tensorflow as tf
 from embedding_core.shadow.replay import Request
 
 
-def save_version(folder, *, added=0.0, rounds=0, least=-1e9, ballast=1, output="rating"):
+def save_version(folder, *, added=0.0, rounds=0, least=-1e9, ballast=1, output="rating", most=1000, by_row=True):
     """Write a SavedModel whose signatures all return the price, float32 `[B]`, by default.
 
     Args:
@@ -15,6 +15,8 @@ def save_version(folder, *, added=0.0, rounds=0, least=-1e9, ballast=1, output="
       least: `strict` refuses requests with a smaller value.
       ballast: MiB of a variable that is loaded.
       output: name of the output of `named`.
+      most: `small` refuses requests with more rows.
+      by_row: whether `summed` has an answer for each row, not one for the whole request.
     """
     module = tf.Module()
     module.ballast = tf.Variable(np.ones([ballast, 2**18], np.float32))
@@ -32,6 +34,13 @@ def save_version(folder, *, added=0.0, rounds=0, least=-1e9, ballast=1, output="
         with tf.control_dependencies([tf.debugging.assert_greater_equal(price, least, message="too small a value")]):
             return {"score": tf.identity(price)}
 
+    def small(price):
+        with tf.control_dependencies([tf.debugging.assert_less_equal(tf.size(price), most, message="too many rows")]):
+            return {"score": tf.identity(price)}
+
+    def summed(price):
+        return {"score": price if by_row else tf.reduce_sum(price)}
+
     prices = tf.TensorSpec([None], tf.float32, "price")
     countries = tf.TensorSpec([None], tf.string, "country")
     signatures = {
@@ -39,6 +48,8 @@ def save_version(folder, *, added=0.0, rounds=0, least=-1e9, ballast=1, output="
         "priced": tf.function(priced).get_concrete_function(prices, countries),
         "slow": tf.function(slow).get_concrete_function(prices),
         "strict": tf.function(strict).get_concrete_function(prices),
+        "small": tf.function(small).get_concrete_function(prices),
+        "summed": tf.function(summed).get_concrete_function(prices),
         "named": tf.function(lambda price: {output: price}).get_concrete_function(prices),
     }
     tf.saved_model.save(module, str(folder), signatures=signatures)

@@ -25,7 +25,9 @@ PRICED = [request(1, "priced", price=floats(1, 2, 3), country=COUNTRIES)]
 def versions(tmp_path_factory):
     folder = tmp_path_factory.mktemp("versions")
     old = save_version(folder / "old")
-    new = save_version(folder / "new", added=1.0, rounds=60, least=2.0, ballast=600, output="stars")
+    new = save_version(
+        folder / "new", added=1.0, rounds=60, least=2.0, ballast=600, output="stars", most=1, by_row=False
+    )
     with VersionProcess(old) as first, VersionProcess(new) as second:
         yield first, second
 
@@ -112,6 +114,26 @@ def test_lost_output_is_a_refusal(versions):
     report = replay_on(versions, asked("named", 2), rules())
     assert report.refused["new"] == 4
     assert "there is no output 'rating': the new version has stars" in report.reason
+
+
+def test_request_that_the_new_version_refuses_only_as_a_whole_is_refused(versions):
+    report = replay_on(versions, asked("small", 2), rules(), Public(answers=True))
+    assert report.refused == {"old": 0, "new": 4, "both": 0}
+    assert report.requests["rows"] == 0
+    assert [one["place"] for one in report.refusals] == ["log, record 1", "log, record 2"]
+    assert "too many rows" in report.refusals[0]["error"]
+
+
+def test_answer_that_no_longer_has_a_row_for_each_row_of_the_request_is_a_refusal(versions):
+    report = replay_on(versions, [*asked(count=2), *asked("summed", 1)], rules())
+    assert report.refused == {"old": 0, "new": 2, "both": 0}
+    assert "output 'score' has the shape []" in report.reason
+
+
+def test_answer_of_the_old_version_without_a_row_for_each_row_is_not_compared(versions):
+    report = replay_on(versions[::-1], [*asked(count=2), *asked("summed", 1)], rules())
+    assert report.passed
+    assert report.requests["not_replayed"] == {"answers without a row for each row of the request": 1}
 
 
 def test_slow_version_misses_a_bound_of_the_latency(versions):

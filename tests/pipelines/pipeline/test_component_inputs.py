@@ -52,6 +52,13 @@ def test_vocabulary_features_fit_column_config(config):
     assert features[3]["column"]["name"] == "Own Item"
 
 
+def test_only_the_counting_is_told_that_columns_may_be_empty(config):
+    allowed = config.replace(data=config.data.replace(empty_columns="allow"))
+    assert component_inputs.counted_features(config) == component_inputs.vocabulary_features(config)
+    assert component_inputs.vocabulary_features(allowed) == component_inputs.vocabulary_features(config)
+    assert all(feature["may_be_empty"] for feature in component_inputs.counted_features(allowed))
+
+
 @pytest.mark.parametrize(
     ("training", "model", "expected"),
     [

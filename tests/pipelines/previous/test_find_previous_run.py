@@ -244,7 +244,9 @@ def test_version_whose_push_ended_before_it_was_recorded_is_of_the_run_that_its_
     chain.destination = str(tmp_path / "serving")
     assert chain.find(chain.asked((3, "wednesday"))).checkpoint == chain.uri(days[1])
     for word in ("pushed", "served"):
-        assert chain.find(chain.asked((4, "thursday")), given(word)).checkpoint == chain.uri(killed)
+        found = chain.find(chain.asked((4, "thursday")), given(word, against=word))
+        assert found.checkpoint == chain.uri(killed)
+        assert found.shadowed == str(tmp_path / "serving" / "3")
     manifest.write_text(json.dumps({"facts": {"sources": {"model_run": "/of/another/pipeline"}}}))
     with pytest.raises(ConfigError, match="does not know"):
         chain.find(chain.asked((4, "thursday")), given("served"))

@@ -4,7 +4,14 @@ import pytest
 
 from embedding_core.errors import ConfigError
 from pipelines.config import load_config
-from pipelines.previous.next_spans import Arrived, Trained, arrived_spans, check_follows, trained_spans
+from pipelines.previous.next_spans import (
+    Arrived,
+    Trained,
+    arrived_spans,
+    check_follows,
+    chosen_spans,
+    trained_spans,
+)
 from tests.pipelines.two_days import CONFIG, write_day
 
 
@@ -43,6 +50,27 @@ def test_dates_are_in_the_order_of_time(config_of, tmp_path):
         (tmp_path / f"{day}.csv").write_text("item,shop,bought,part\ni,s,1,a\n")
     config = config_of(f"data.path={tmp_path}/{{YYYY}}-{{MM}}-{{DD}}.csv")
     assert arrived_spans(config, Trained(frozenset({"2011-02-28"}), 1)) == Arrived(("2011-10-01",), ("2010-12-31",))
+
+
+def test_a_span_that_gets_another_file_or_more_rows_after_it_was_trained_on_is_changed(config_of, tmp_path):
+    config = config_of(f"data.path={tmp_path}/days/{{SPAN}}/*.csv")
+    sizes = {day: (tmp_path / f"days/{day}/rows.csv").stat().st_size for day in (3, 4, 10)}
+    trained = Trained(frozenset(sizes), 1, {day: (1, size) for day, size in sizes.items()})
+    assert arrived_spans(config, trained) == Arrived((), ())
+    (tmp_path / "days/4/more.csv").write_text("item,shop,bought,part\ni,s,1,a\n")
+    with open(tmp_path / "days/10/rows.csv", "a") as file:
+        file.write("i,s,1,a\n")
+    assert arrived_spans(config, trained) == Arrived((), (), (4, 10))
+
+
+def test_a_run_reads_as_many_spans_as_configured_and_after_a_refusal_more(config_of):
+    config, trained = config_of("follow.spans_per_run=2"), Trained(frozenset({1}), 1)
+    assert chosen_spans(config, (3, 4, 5, 6, 7), trained) == (3, 4)
+    assert chosen_spans(config, (3, 4, 5, 6, 7), trained, refused=(3, 4)) == (3, 4, 5, 6)
+    assert chosen_spans(config, (3, 4), trained, refused=(3, 4)) == (3, 4)
+    assert chosen_spans(config, (5, 6, 7), trained, refused=(3, 4)) == (5, 6)
+    assert chosen_spans(config, (3, 4, 5), Trained()) == (3, 4, 5)
+    assert chosen_spans(config_of(), (3, 4, 5), trained) == (3, 4, 5)
 
 
 @pytest.mark.parametrize(

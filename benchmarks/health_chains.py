@@ -1,0 +1,205 @@
+"""Trains chains of daily runs for the trial of the health gate: a first run on many days, then one run per day.
+
+Every run extends the vocabularies of the run before and starts from its rows, slots and dense weights, as
+`warm_start: pushed` does; it leaves an embedding checkpoint. A chain is one of:
+
+* retail: Online Retail, the configuration of `examples/online_retail/daily_runs.yaml` (Adam, drawn negatives): the
+  first run reads a month, each later run a day of the next month;
+* taxi: the categorical columns of the taxi example (its model and optimizer) in the order of time: the first run reads
+  5,000 trips, each later run 500;
+* made-up: two columns whose labels depend on hidden vectors, with 500 tokens that come and go (SGD in one table,
+  Adagrad in the other).
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.month_by_month import token_counts, values_of, write_examples
+from embedding_core.planning.planner import plan_tables
+from embedding_core.vocabulary import Vocabulary, evolved_vocabulary, save_vocabulary, vocabulary_from_counts
+from examples.online_retail.prepare_data import Purchase, distinct, prepare
+from pipelines.config import PipelineConfig, config_from_mapping, load_config
+from pipelines.pipeline import component_inputs
+
+RETAIL = Path(__file__).parents[1] / "examples" / "online_retail" / "daily_runs.yaml"
+_TAXI_COLUMNS = ("company", "pickup_community_area", "dropoff_community_area", "dropoff_census_tract", "payment_type")
+_TAXI_FIRST, _TAXI_LATER = 5_000, 500
+
+
+class Chain(NamedTuple):
+    """The data of a chain of runs, and how each run trains.
+
+    Attributes:
+      name: name of the chain, also of its folder.
+      config: features, tables, model and training.
+      days: name and rows of each run, the first run first.
+    """
+
+    name: str
+    config: PipelineConfig
+    days: list[tuple[str, pa.Table]]
+
+
+def retail_chain(folder: Path, purchases: list[Purchase], first_month: str, month: str) -> Chain:
+    """Return the chain of a month of Online Retail, after a first run on `first_month`."""
+    following = min(one.date[:10] for one in purchases if one.date[:7] > month)
+    known = [one for one in purchases if first_month <= one.date[:7] and one.date[:10] <= following]
+    rows, _ = prepare(known, first_evaluation_day=following, history_length=20)
+    ordered = distinct(one for one in known if one.date[:7] <= month)
+    dates = np.array([one.date[:10] if one.date[:7] == month else first_month for one in ordered])
+    tables = [(day, rows.filter(pa.array(dates == day))) for day in sorted(set(dates.tolist()))]
+    name = f"retail-{month}"
+    data = _write_days(folder / name, tables)
+    return Chain(name, load_config(RETAIL, [f"data={{path: {data}, format: tfrecord}}"]), tables)
+
+
+def taxi_chain(folder: Path, runs: int | None = None) -> Chain:
+    """Return the chain of the taxi trips, in the order of time."""
+    import importlib.util
+
+    package = importlib.util.find_spec("tfx")
+    assert package is not None
+    assert package.origin is not None
+    path = Path(package.origin).parent / "examples/chicago_taxi_pipeline/data/simple/data.csv"
+    with path.open(encoding="utf-8") as file:
+        trips = sorted(csv.DictReader(file), key=lambda row: int(row["trip_start_timestamp"]))
+    columns: dict[str, list[Any]] = {name: [trip[name] for trip in trips] for name in _TAXI_COLUMNS}
+    columns["label"] = [int(float(trip["tips"] or 0) > 0.2 * float(trip["fare"] or 0)) for trip in trips]
+    table = pa.table(columns)
+    starts = [0, *range(_TAXI_FIRST, len(trips), _TAXI_LATER)]
+    parts = [(f"{start:05d}", table.slice(start, end - start)) for start, end in itertools.pairwise(starts)]
+    areas = {f"{end}_community_area": {"vocabulary": "community_area"} for end in ("pickup", "dropoff")}
+    features = [{"name": name, **areas.get(name, {})} for name in _TAXI_COLUMNS]
+    training = {"epochs": 8, "batch_size": 256, "early_stopping": None}
+    tables = {areas.get(name, {"vocabulary": name})["vocabulary"]: {"dim": 16} for name in _TAXI_COLUMNS}
+    kept = parts[: None if runs is None else runs + 1]
+    return Chain("taxi", _config(_write_days(folder / "taxi", kept), features, tables, training), kept)
+
+
+def made_up_chain(folder: Path, seed: int = 1, runs: int = 10) -> Chain:
+    """Return a chain of drawn rows: 500 items, of which a tenth changes from day to day, and 400 users."""
+    chance = np.random.default_rng(seed)
+    users, items = chance.normal(size=(400, 4)), chance.normal(size=(500 + 50 * runs, 4))
+    days = []
+    for day in range(runs + 1):
+        count = 8_000 if day == 0 else 800
+        user = (400 * chance.power(0.4, count)).astype(int)
+        item = 50 * day + (500 * chance.power(0.5, count)).astype(int)
+        label = ((users[user] * items[item]).sum(1) + chance.normal(size=count) > 0).astype(int)
+        columns = {"user": [f"u{one}" for one in user], "item": [f"i{one}" for one in item], "label": label.tolist()}
+        days.append((f"day{day:02d}", pa.table(columns)))
+    tables = {
+        "user": {"dim": 16, "optimizer": {"name": "sgd", "learning_rate": 0.2}},
+        "item": {"dim": 16, "optimizer": {"name": "adagrad", "learning_rate": 0.1}},
+    }
+    training = {"epochs": 3, "batch_size": 64, "early_stopping": None}
+    features = [{"name": "user", "private": True}, {"name": "item"}]
+    name = f"made-up-{seed}"
+    return Chain(name, _config(_write_days(folder / name, days), features, tables, training), days)
+
+
+def _write_days(folder: Path, days: list[tuple[str, pa.Table]]) -> Path:
+    """Write the rows of each day as tf.Examples, unless they are written; return the pattern of the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows in days:
+        if not (folder / f"{name}.tfrecord").exists():
+            write_examples(rows, str(folder / f"{name}.tfrecord"))
+    return folder.absolute() / "*.tfrecord"
+
+
+def _config(data: Path, features: list[Any], tables: Mapping[str, Any], training: Mapping[str, Any]) -> PipelineConfig:
+    given = {
+        "name": "chain",
+        "data": {"path": str(data), "format": "tfrecord"},
+        "label": "label",
+        "features": {"categorical": features},
+        "tables": dict(tables),
+        "training": dict(training),
+    }
+    return config_from_mapping(given)
+
+
+def trained(chain: Chain, folder: Path) -> Iterator[tuple[str, Path]]:
+    """Train the runs of a chain in order; yield the name and the checkpoint of each. Finished runs are kept."""
+    earlier: Path | None = None
+    vocabularies: dict[str, Vocabulary] | None = None
+    for name, rows in chain.days:
+        work = folder / chain.name / name
+        vocabularies = _vocabularies(chain.config, rows, vocabularies)
+        if not (work / "checkpoint").exists():
+            shutil.rmtree(work, ignore_errors=True)
+            work.mkdir(parents=True)
+            _train(chain.config, str(folder / chain.name / f"{name}.tfrecord"), vocabularies, work, earlier)
+        earlier = work / "checkpoint"
+        yield name, earlier
+
+
+def _vocabularies(
+    config: PipelineConfig, rows: pa.Table, base: Mapping[str, Vocabulary] | None
+) -> dict[str, Vocabulary]:
+    found = {}
+    columns: dict[str, list[Mapping[str, Any]]] = {}
+    for feature in component_inputs.vocabulary_features(config):
+        columns.setdefault(feature["vocabulary"], []).append(feature["column"])
+    for name, sources in columns.items():
+        values = pa.concat_arrays([values_of(rows, column) for column in sources])
+        tokens, counts = token_counts(values)
+        private = any(column["private"] for column in sources)
+        if base is None:
+            found[name] = vocabulary_from_counts(name, tokens, counts, private=private)
+        else:
+            found[name] = evolved_vocabulary(base[name], tokens, counts, mode="rerank", private=private)
+    return found
+
+
+def _train(
+    config: PipelineConfig, file: str, vocabularies: Mapping[str, Vocabulary], work: Path, earlier: Path | None
+) -> None:
+    import tensorflow as tf
+
+    from embedding_core.checkpoint import load_checkpoint_into, remap, retrieve
+    from embedding_core.checkpoint.dense import DENSE
+    from embedding_core.training import Inputs, TrainingConfig, TrainingJob, train
+    from embedding_core.warm_start import DenseStart
+
+    sizes = {name: len(vocabulary) for name, vocabulary in vocabularies.items()}
+    features = component_inputs.vocabulary_features(config)
+    tables = plan_tables(features, sizes, overrides=component_inputs.table_overrides(config))
+    for vocabulary in vocabularies.values():
+        save_vocabulary(vocabulary, work)
+
+    def warm_start(variables: Mapping[str, Any]) -> None:
+        digests = {name: vocabulary.digest for name, vocabulary in vocabularies.items()}
+        load_checkpoint_into(work / "start", variables, tables, vocabulary_digests=digests)
+
+    if earlier is not None:
+        remap(earlier, tables, vocabularies, work / "start")
+    job = TrainingJob(
+        inputs=Inputs(
+            config=tables,
+            vocabularies={name: os.path.join(work, f"{name}.txt") for name in vocabularies},
+            raw_spec={"label": tf.io.FixedLenFeature([], tf.int64)},
+        ),
+        training=TrainingConfig.from_mapping(component_inputs.training_config(config)).replace(eval_every=10**9),
+        model=config.model.module,
+        arguments=config.model.build_arguments,
+        train_files=[file],
+        eval_files=[file],
+        counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
+        warm_start=None if earlier is None else warm_start,
+        dense_start=None if earlier is None else DenseStart(folder=str(work / "start" / DENSE)),
+    )
+    result = train(job, str(work / "run"))
+    retrieve(result.checkpoint, tables, work / "checkpoint", vocabularies=vocabularies, dense=str(work / "run" / DENSE))
+    for name in ("run", "start"):
+        shutil.rmtree(work / name, ignore_errors=True)

@@ -1,0 +1,24 @@
+"""Measures how healthy embedding tables are, and judges them before a push; loads neither TensorFlow nor TFX.
+
+`docs/health.md` explains every figure.
+"""
+
+from embedding_core.health.health_section import Health
+from embedding_core.health.judgement import Finding, bound_of, judge_table
+from embedding_core.health.measured_table import measure_table
+from embedding_core.health.table_figures import HEALTH_FILE, TableFigures
+from embedding_core.health.table_source import Block, Earlier, TableFacts, TableReader
+
+__all__ = [
+    "HEALTH_FILE",
+    "Block",
+    "Earlier",
+    "Finding",
+    "Health",
+    "TableFacts",
+    "TableFigures",
+    "TableReader",
+    "bound_of",
+    "judge_table",
+    "measure_table",
+]

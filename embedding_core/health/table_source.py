@@ -1,0 +1,99 @@
+"""Defines what the figures of a table are computed from: blocks of rows, and what is known of the table."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Rows = npt.NDArray[np.float32]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """The rows of the previous push that the rows of a block continue.
+
+    Attributes:
+      known: [n] bool, whether the token had a row.
+      rows: [n, dim] that row; anything where `known` is False.
+      slots: [n, dim] of each slot; empty if the table had other slots.
+    """
+
+    known: npt.NDArray[np.bool_]
+    rows: Rows
+    slots: tuple[Rows, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Block:
+    """Some consecutive rows of a table.
+
+    Attributes:
+      start: number of the first row.
+      rows: [n, dim] float32.
+      slots: [n, dim] of each slot; empty without slots.
+      earlier: the rows of the previous push, by token; None without one.
+    """
+
+    start: int
+    rows: Rows
+    slots: tuple[Rows, ...] = ()
+    earlier: Earlier | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableFacts:
+    """What is known of a table besides its rows.
+
+    Attributes:
+      name: name of the table.
+      rows, dim: its shape.
+      counts: [tokens] occurrences of each row's token in the data of this run; None for raw ids. The rows after
+        them are out-of-vocabulary rows.
+      sources: [rows] number of the row of the previous push that each row continues, or -1; None without one.
+      slot_initials: initial value of each slot; empty without slots.
+      slots_only_grow: per slot whether training never makes its numbers smaller.
+      constant: the value of all numbers of an initial row, if the initializer is constant.
+      zeros: whether the optimizer may set a row to zero (FTRL with L1).
+      drawn: whether training also draws rows that the data of this run need not contain, such as negatives.
+      unknown_traffic: share of the token occurrences whose token has no row; None for raw ids.
+      expired_traffic: share of the previous push's token occurrences whose token has lost its row; None without one.
+    """
+
+    name: str
+    rows: int
+    dim: int
+    counts: npt.NDArray[np.int64] | None = None
+    sources: npt.NDArray[np.int64] | None = None
+    slot_initials: tuple[float, ...] = ()
+    slots_only_grow: tuple[bool, ...] = ()
+    constant: float | None = None
+    zeros: bool = False
+    drawn: bool = False
+    unknown_traffic: float | None = None
+    expired_traffic: float | None = None
+
+    def counts_of(self, part: slice) -> npt.NDArray[np.int64]:
+        """Return the counts of some rows; 0 for rows without a token."""
+        counts = np.zeros(part.stop - part.start, np.int64)
+        if self.counts is not None:
+            given = self.counts[part]
+            counts[: len(given)] = given
+        return counts
+
+
+class TableReader(Protocol):
+    """Reads a table, and that of the previous push, in blocks."""
+
+    facts: TableFacts
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield all rows in order, with those of the previous push aligned by token."""
+        ...
+
+    def earlier_rows(self) -> Iterator[tuple[int, Rows]]:
+        """Yield (number of the first row, rows) of the previous push in its own order; nothing without one."""
+        ...

@@ -1,0 +1,84 @@
+"""Reads the figures of TableHealth, and draws them for the reports of a run and of a lineage."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+
+from embedding_core.health import HEALTH_FILE, Health, bound_of
+from pipelines.report.charts import line_chart
+from pipelines.report.run_report import Figures
+
+TRENDS = {
+    "norm_median": "median norm of the rows, by table",
+    "move_seen": "median move of this run's tokens, over their norm",
+    "churn": "share of changed nearest neighbours",
+    "misplaced": "share of rows at another token's place",
+}
+"""The figures that a lineage page draws from run to run, with the titles of the charts."""
+
+
+def read_health(blessing_uri: str) -> Figures:
+    """Read `health.json`: `action`, `tables` and `findings`."""
+    with open(os.path.join(blessing_uri, HEALTH_FILE), encoding="utf-8") as file:
+        figures: Figures = json.load(file)
+    return figures
+
+
+def health_rows(health: Figures, bounds: Health) -> list[Figures]:
+    """Return a row for each figure: `figure`, `bound` in words, and and `cells`: by table `value` and `bad`."""
+    bad = {(finding["table"], finding["figure"]) for finding in health["findings"]}
+    names = dict.fromkeys(name for table in health["tables"].values() for name in table["values"])
+    return [
+        {
+            "figure": name.replace("_", " "),
+            "bound": _bound(name, bounds),
+            "cells": {
+                table: {"value": one["values"].get(name), "bad": (table, name) in bad}
+                for table, one in health["tables"].items()
+            },
+        }
+        for name in names
+    ]
+
+
+def _bound(figure: str, bounds: Health) -> str:
+    key, bound = bound_of(bounds, figure)
+    return "" if bound is None else f"{'at most' if key.startswith('max_') else 'at least'} {bound:g}"
+
+
+def health_charts(health: Figures) -> list[dict[str, str]]:
+    """Draw for each table the quantiles of its rows' norms, beside those of the base, and its directions' variances."""
+    charts = []
+    for name, table in health["tables"].items():
+        norms = {key: curve for key, curve in table["curves"].items() if key != "variances"}
+        if any(norms.values()):
+            charts.append(_chart(f"{name}: norm of the rows", norms, 5, "% of the rows"))
+        if table["curves"].get("variances"):
+            shares = {"share of the variance": table["curves"]["variances"]}
+            charts.append(_chart(f"{name}: principal directions", shares, 1, "direction"))
+    return charts
+
+
+def _chart(title: str, curves: Mapping[str, Sequence[float]], step: int, x_label: str) -> dict[str, str]:
+    start = 0 if step > 1 else 1
+    points = {key: [(start + step * at, value) for at, value in enumerate(curve)] for key, curve in curves.items()}
+    return {"title": title, "svg": line_chart(points, x_label=x_label)}
+
+
+def health_trends(line: Sequence[Mapping[str, Figures]]) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """Return the points of the charts of `TRENDS`, by title and table; a run without figures has none.
+
+    Args:
+      line: of each run, the figures of each table by name; empty if they were not measured.
+    """
+    trends: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for figure, title in TRENDS.items():
+        series: dict[str, list[tuple[float, float]]] = {}
+        for run, tables in enumerate(line, start=1):
+            for table, values in tables.items():
+                if figure in values:
+                    series.setdefault(table, []).append((run, values[figure]))
+        trends[title] = series
+    return trends
