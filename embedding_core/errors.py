@@ -10,7 +10,6 @@
     ├── EngineError      (RuntimeError)  an engine was used at the wrong time or place
     ├── TrainingError    (RuntimeError)  training cannot continue
     ├── PreemptionError  (RuntimeError)  training received SIGTERM and saved its state
-    ├── DeltaError       (RuntimeError)  no delta leads from the served model to another one, or it was not applied
     ├── ParityError      (RuntimeError)  the exported model computes other results than training
     └── StorageError     (OSError)       a disk is full or fails, or the metadata on it is damaged
 
@@ -73,10 +72,6 @@ class TrainingError(EmbeddingError, RuntimeError):
 
 class PreemptionError(EmbeddingError, RuntimeError):
     """Training received SIGTERM and saved its state; if the same run is started again, it resumes from there."""
-
-
-class DeltaError(EmbeddingError, RuntimeError):
-    """No delta leads from what is served to another model, or a delta was not applied."""
 
 
 class ParityError(EmbeddingError, RuntimeError):

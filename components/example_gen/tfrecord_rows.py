@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
+from components.checked_records import read_records
 from components.example_gen.opened_files import check_made, open_unpacked, reading
 from components.example_gen.parquet_rows import typed_batch
 from components.example_gen.rows import BadRows, Batch
 from components.example_gen.settings import Settings
 from embedding_core.errors import DataError
-from embedding_core.storage import read_records
 
 _BATCH = 8_192
 

@@ -16,7 +16,8 @@ from typing import Any, TypeAlias
 
 from components.pusher.delta_chain import Link, read_chain
 from components.pusher.served import manifest_facts, served_versions
-from embedding_core.errors import ConfigError, DeltaError
+from embedding_core.delta_errors import DeltaError
+from embedding_core.errors import ConfigError
 
 Call: TypeAlias = Callable[..., Mapping[str, Any]]
 """A call of `apply_delta`: takes its inputs by name (int, str or bytes), and returns its outputs."""

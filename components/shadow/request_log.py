@@ -10,10 +10,11 @@ from typing import IO, Any, cast
 
 from google.protobuf.message import DecodeError
 
+from components.checked_records import read_records
 from components.shadow.log_files import log_files
 from embedding_core.errors import DataError
 from embedding_core.shadow.replay import Request
-from embedding_core.storage import open_file, read_records
+from embedding_core.storage import open_file
 
 _GZIP = b"\x1f\x8b\x08"
 _DEFAULT = "serving_default"

@@ -19,7 +19,7 @@ from embedding_core.storage.file_access import (
 )
 from embedding_core.storage.locks import locked_file, locked_folder, open_lock_file
 from embedding_core.storage.permissions import readable_as, umask_of
-from embedding_core.storage.record_files import read_records, record_compression
+from embedding_core.storage.record_files import record_compression
 from embedding_core.storage.scratch import environment_variable, scratch_folder, scratch_tempdir
 from embedding_core.storage.sealed_folder import SealedFolder
 from embedding_core.storage.seals import SEAL, json_digest, sealed_json, unsealed_json
@@ -54,7 +54,6 @@ __all__ = [
     "open_file",
     "open_lock_file",
     "put_in_place",
-    "read_records",
     "readable_as",
     "record_compression",
     "remove_folder",

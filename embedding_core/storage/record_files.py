@@ -1,13 +1,8 @@
-"""Reads the records of TFRecord files, and derives the compression of such files from their names."""
+"""Derives the compression of TFRecord files from their names."""
 
 from __future__ import annotations
 
-import itertools
-import struct
-from collections.abc import Iterable, Iterator
-from typing import IO
-
-import google_crc32c
+from collections.abc import Iterable
 
 from embedding_core.errors import DataError
 
@@ -23,35 +18,3 @@ def record_compression(files: Iterable[str]) -> str:
     if len(kinds) > 1:
         raise DataError(f"some of {len(names)} record files are gzipped and some are not: give files of one kind.")
     return "".join(kinds)
-
-
-def read_records(path: str, stream: IO[bytes]) -> Iterator[bytes]:
-    """Yield the records of a decompressed TFRecord file, each checked against its checksums.
-
-    Args:
-      path: name of the file in errors.
-      stream: its content.
-
-    Raises:
-      DataError: the file is damaged or cut off; the error has the number of the record, from 1.
-    """
-    for number in itertools.count(1):
-        head = stream.read(12)
-        if not head:
-            return
-        size = struct.unpack("<Q", head[:8])[0] if len(head) == 12 else 0
-        if len(head) == 12 and _checksum(head[:8]) != head[8:]:
-            what = "is damaged at" if number > 1 else "is not a TFRecord file, or is damaged at"
-            raise DataError(f"{path} {what} record {number}: write it again.")
-        data, check = stream.read(size), stream.read(4)
-        if len(head) < 12 or len(check) < 4:
-            raise DataError(f"{path} is cut off within record {number}: write it again.")
-        if _checksum(data) != check:
-            raise DataError(f"{path} is damaged at record {number} (its checksum differs): write it again.")
-        yield data
-
-
-def _checksum(data: bytes) -> bytes:
-    """Compute TFRecord's masked CRC-32C, as the four bytes in the file."""
-    crc = google_crc32c.value(data)
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from embedding_core.errors import CheckpointError, ConfigError, DeltaError
+from embedding_core.delta_errors import DeltaError
+from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.serving import DeltaExport
 from embedding_core.serving.delta import Delta
 from embedding_core.serving.delta_graph import checksum

@@ -1,0 +1,44 @@
+"""Reads the records of TFRecord files and checks their checksums, without TensorFlow."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Iterator
+from typing import IO
+
+import google_crc32c
+
+from embedding_core.errors import DataError
+
+
+def read_records(path: str, stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield the records of a decompressed TFRecord file, each checked against its checksums.
+
+    Args:
+      path: name of the file in errors.
+      stream: its content.
+
+    Raises:
+      DataError: the file is damaged or cut off; the error has the number of the record, from 1.
+    """
+    for number in itertools.count(1):
+        head = stream.read(12)
+        if not head:
+            return
+        size = struct.unpack("<Q", head[:8])[0] if len(head) == 12 else 0
+        if len(head) == 12 and _checksum(head[:8]) != head[8:]:
+            what = "is damaged at" if number > 1 else "is not a TFRecord file, or is damaged at"
+            raise DataError(f"{path} {what} record {number}: write it again.")
+        data, check = stream.read(size), stream.read(4)
+        if len(head) < 12 or len(check) < 4:
+            raise DataError(f"{path} is cut off within record {number}: write it again.")
+        if _checksum(data) != check:
+            raise DataError(f"{path} is damaged at record {number} (its checksum differs): write it again.")
+        yield data
+
+
+def _checksum(data: bytes) -> bytes:
+    """Compute TFRecord's masked CRC-32C, as the four bytes in the file."""
+    crc = google_crc32c.value(data)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
