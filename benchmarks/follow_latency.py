@@ -111,6 +111,9 @@ def measure(spans: Sequence[Span], folder: pathlib.Path, seconds: float, overrid
     latencies: list[float] = []
     known = trained_spans(config).spans
     for report in follow(config):
+        if not report.push["pushed"]:
+            print(f"nothing was pushed: {report.push['reason']}", flush=True)
+            continue
         model = tf.saved_model.load(os.path.join(config.push_destination, str(report.push["version"])))
         model.signatures["serving_default"](examples=tf.constant([b""])[:0])
         answered = time.monotonic()

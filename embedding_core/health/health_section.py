@@ -42,7 +42,7 @@ class Health(Section):
       max_churn: mean share of a row's 10 nearest neighbours that changed.
       max_seen_move: median distance between a row and its row of the base, over its norm, of tokens in this run's data.
       max_unseen_move: the same of the other tokens, which move only if training draws them.
-      max_new_traffic: share of the occurrences of tokens that the base does not have.
+      max_new_traffic: share of the occurrences of tokens that the base does not have, if there are at least 1,000.
       max_expired_traffic: share of the occurrences, in the data of the base, of tokens that lost their rows.
     """
 

@@ -11,6 +11,7 @@ from embedding_core.health.table_figures import TableFigures
 from embedding_core.schema import Json
 
 _LEAST_ROWS = 3
+_LEAST_TRAFFIC = 1000
 _TRAINING = "check the learning rate, the data of this run and what it starts from"
 _RESTORE = "check that the tables were restored whole and for these vocabularies, and train again from the last push"
 _DATA = "check the data of this run against that of the last push"
@@ -23,11 +24,14 @@ class _Words(NamedTuple):
       what: the figure, in words that follow "of table 'x'".
       remedy: what to check.
       few: whether fewer than 3 rows never exceed the bound: one of ten rows may well turn or grow.
+      of_traffic: whether fewer than 1,000 token occurrences never exceed the bound: all customers of a few minutes may
+        well be new.
     """
 
     what: str
     remedy: str
     few: bool = False
+    of_traffic: bool = False
 
 
 FIGURES = {
@@ -59,7 +63,7 @@ FIGURES = {
     "churn": _Words("share of the nearest neighbours that changed since the base", _RESTORE),
     "move_seen": _Words("median move of the rows of this run's tokens since the base, over their norm", _TRAINING),
     "move_unseen": _Words("median move of the rows of other tokens since the base, over their norm", _RESTORE),
-    "new_traffic": _Words("share of the token occurrences that the base has no row for", _DATA),
+    "new_traffic": _Words("share of the token occurrences that the base has no row for", _DATA, of_traffic=True),
     "expired_traffic": _Words("share of the base's token occurrences that lost their rows", _DATA),
 }
 """The figures that may have a bound, in the order of a report."""
@@ -125,6 +129,8 @@ def _findings(figures: TableFigures, health: Health, name_of_row: Callable[[int]
             continue
         rows = figures.examples.get(figure, [])
         if words.few and len(rows) < min(_LEAST_ROWS, figures.rows):
+            continue
+        if words.of_traffic and figures.traffic is not None and figures.traffic < _LEAST_TRAFFIC:
             continue
         tokens = tuple(name_of_row(row) for row in rows)
         most = "at most" if key.startswith("max_") else "at least"

@@ -43,6 +43,7 @@ def measure_table(reader: TableReader, *, seed: int = 0) -> TableFigures:
         rows=facts.rows,
         dim=facts.dim,
         has_base=facts.sources is not None,
+        traffic=None if facts.counts is None else int(facts.counts.sum()),
         values=values,
         curves=scan.curves(),
         examples={name: rows for name, rows in examples.items() if rows},

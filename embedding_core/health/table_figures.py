@@ -71,6 +71,7 @@ class TableFigures:
       table: name of the table.
       rows, dim: its shape.
       has_base: whether it was compared with the table of the previous push.
+      traffic: number of token occurrences in this run's data; None if they are not known.
       values: value of each figure by name; a figure that does not apply to the table is left out.
       curves: "norms" and "norms of the base" (quantiles at 0, 5, ..., 100%), and "variances" of the principal
         directions as shares, the largest first; those that apply.
@@ -81,6 +82,7 @@ class TableFigures:
     rows: int
     dim: int
     has_base: bool
+    traffic: int | None
     values: Mapping[str, float]
     curves: Mapping[str, Sequence[float]]
     examples: Mapping[str, list[int]]

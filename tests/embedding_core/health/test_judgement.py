@@ -9,9 +9,16 @@ from embedding_core.health.judgement import FIGURES, bound_of
 pytestmark = pytest.mark.light
 
 
-def judged(health=None, examples=None, **values):
+def judged(health=None, examples=None, traffic=5000, **values):
     figures = TableFigures(
-        table="items", rows=50, dim=8, has_base=True, values=values, curves={}, examples=examples or {}
+        table="items",
+        rows=50,
+        dim=8,
+        has_base=True,
+        traffic=traffic,
+        values=values,
+        curves={},
+        examples=examples or {},
     )
     return judge_table(figures, health or Health(), lambda row: f"token {row}")
 
@@ -48,6 +55,11 @@ def test_bound_of_null_is_none():
 def test_one_or_two_rows_may_turn():
     assert judged(flipped=0.5, examples={"flipped": [1, 2]}) == []
     assert len(judged(flipped=0.5, examples={"flipped": [1, 2, 3]})) == 1
+
+
+def test_few_tokens_may_all_be_new():
+    assert judged(new_traffic=1.0, traffic=999) == []
+    assert len(judged(new_traffic=1.0, traffic=1000)) == len(judged(frozen=1.0, traffic=1)) == 1
 
 
 @pytest.mark.parametrize("given", [{"max_zero": 1.5}, {"action": "push"}, {"max_zeros": 0.1}, {"min_rank_change": 0}])
