@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeAlias
 
@@ -12,6 +13,7 @@ from tfx.dsl.io import fileio
 from tfx.types import artifact_utils
 from tfx.utils import io_utils
 
+from components import spec_keys as keys
 from components.lineage_record import record_lineage
 from embedding_core.errors import ConfigError
 from embedding_core.schema import Json
@@ -50,6 +52,23 @@ class Execution:
         artifact = artifact_utils.get_single_instance(self.outputs[key])
         fileio.makedirs(artifact.uri)
         return artifact
+
+    def bless(self, *, blessed: bool, reason: str, file: str, figures: Json, **facts: str) -> None:
+        """Write the output `blessing` of a component that judges a model.
+
+        Args:
+          blessed: whether the model may be pushed.
+          reason: what was found, in sentences; "" if nothing was.
+          file: name of the file with the figures.
+          figures: JSON values.
+          facts: more custom properties.
+        """
+        blessing = self.output(keys.BLESSING)
+        with fileio.open(os.path.join(blessing.uri, file), "w") as opened:
+            opened.write(json.dumps(figures, indent=1))
+        blessing.set_int_custom_property("blessed", int(blessed))
+        for name, text in {"reason": reason, **facts}.items():
+            blessing.set_string_custom_property(name, text)
 
     def json(self, key: str) -> Any:
         """Return the value of a parameter that is JSON; None if it is not given.

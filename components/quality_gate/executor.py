@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 from collections.abc import Sequence
 
 from tfx.dsl.components.base import base_executor
-from tfx.dsl.io import fileio
 
 from components import progress
 from components import spec_keys as keys
@@ -36,12 +33,13 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
         rules = Rules.from_mapping(execution.json(keys.RULES))
         counts, retrieval = _measure(execution, rules)
         checks = judge(counts, retrieval, rules)
-        blessing = execution.output(keys.BLESSING)
-        with fileio.open(os.path.join(blessing.uri, QUALITY_FILE), "w") as file:
-            file.write(json.dumps(_figures(counts, retrieval, checks), indent=1))
         missed = [check.reason for check in checks if not check.met]
-        blessing.set_int_custom_property("blessed", 0 if missed else 1)
-        blessing.set_string_custom_property("reason", " ".join(missed))
+        execution.bless(
+            blessed=not missed,
+            reason=" ".join(missed),
+            file=QUALITY_FILE,
+            figures=_figures(counts, retrieval, checks),
+        )
 
 
 def _measure(execution: Execution, rules: Rules) -> tuple[SplitCounts, RetrievalFigures | str]:

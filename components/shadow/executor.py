@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-
 from tfx.dsl.components.base import base_executor
-from tfx.dsl.io import fileio
 from tfx.utils import path_utils
 
 from components import progress
@@ -35,17 +31,18 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
         Raises:
           EmbeddingError: the log is missing or damaged, or a model does not load.
         """
-        blessing = execution.output(keys.BLESSING)
         files = log_sizes(execution.properties[keys.REQUESTS])
         execution.files_read.extend({"path": one["path"], "size": one["size"]} for one in files)
         figures: Json = {"passed": True, "reason": "", "note": _NOTHING}
         if execution.inputs.get(keys.PREVIOUS_MODEL):
             figures = _replayed(execution)
-        with fileio.open(os.path.join(blessing.uri, SHADOW_FILE), "w") as file:
-            file.write(json.dumps(figures, indent=1))
-        blessing.set_int_custom_property("blessed", int(figures["passed"]))
-        blessing.set_string_custom_property("reason", figures["reason"])
-        blessing.set_string_custom_property("note", figures.get("note", ""))
+        execution.bless(
+            blessed=figures["passed"],
+            reason=figures["reason"],
+            file=SHADOW_FILE,
+            figures=figures,
+            note=figures.get("note", ""),
+        )
 
 
 def _replayed(execution: Execution) -> Json:

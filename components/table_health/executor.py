@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 from collections.abc import Iterator
 
 from tfx.dsl.components.base import base_executor
-from tfx.dsl.io import fileio
 
 from components import progress
 from components import spec_keys as keys
@@ -41,13 +39,13 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
             "tables": {name: one.to_dict() for name, one in figures.items()},
             "findings": [finding.to_dict() for finding in findings],
         }
-        blessing = execution.output(keys.BLESSING)
-        with fileio.open(os.path.join(blessing.uri, HEALTH_FILE), "w") as file:
-            file.write(json.dumps(content, indent=1))
-        refused = bool(findings) and health.action == "refuse"
-        blessing.set_int_custom_property("blessed", 0 if refused else 1)
-        blessing.set_string_custom_property("reason", " ".join(finding.reason for finding in findings))
-        blessing.set_string_custom_property("health", json.dumps(_facts(figures, findings), sort_keys=True))
+        execution.bless(
+            blessed=not findings or health.action == "warn",
+            reason=" ".join(finding.reason for finding in findings),
+            file=HEALTH_FILE,
+            figures=content,
+            health=json.dumps(_facts(figures, findings), sort_keys=True),
+        )
 
 
 def _measured(execution: Execution, health: Health) -> Iterator[tuple[TableFigures, list[Finding]]]:
