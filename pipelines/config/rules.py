@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from components.example_gen.formats import EXTENSIONS, format_of
-from components.shadow.log_files import log_files
 from embedding_core.errors import ConfigError, nearest
-from embedding_core.storage import is_remote
 from pipelines.config.column_rules import COLUMN_RULES
 from pipelines.config.columns import column_uses, label_columns, label_paths
 from pipelines.config.files import data_files, missing_spans
@@ -23,10 +21,14 @@ from pipelines.config.user_modules import (
     keyword_arguments,
     parse_module,
 )
+from pipelines.config.version_rules import VERSION_RULES
 
 Mistakes = Iterator[tuple[str, str]]
-_PATTERN_SIGNS = "*?[\\"
-RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = [*COLUMN_RULES, *HISTORY_RULES]
+RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = [
+    *COLUMN_RULES,
+    *HISTORY_RULES,
+    *VERSION_RULES,
+]
 
 
 def _rule(*needs: str) -> Callable[[Callable[[PipelineConfig], Mistakes]], Callable[[PipelineConfig], Mistakes]]:
@@ -58,52 +60,6 @@ def _data_is_there(config: PipelineConfig) -> Mistakes:
         yield f"data.{data.changed[0]}", f"is given, but the files of {data.path!r} are not CSV: leave it out."
 
 
-def _literal(path: str, value: str | None) -> Mistakes:
-    """Refuse an address that TFX, or TensorFlow when it loads a model, would take for a pattern of files."""
-    sign = next((sign for sign in _PATTERN_SIGNS if sign in (value or "")), None)
-    if sign is not None:
-        rule = f"TFX and TensorFlow take its {sign!r} for a pattern, and would read other files"
-        yield path, f"is {value!r}: {rule}; give a folder without any of * ? [ and backslash."
-
-
-@_rule("work_dir")
-def _work_dir_is_literal(config: PipelineConfig) -> Mistakes:
-    yield from _literal("work_dir", config.work_dir)
-
-
-@_rule("push")
-def _destination_is_literal(config: PipelineConfig) -> Mistakes:
-    yield from _literal("push.destination", config.push.destination)
-
-
-@_rule("push", "work_dir", "model")
-def _deltas_can_be_pushed(config: PipelineConfig) -> Mistakes:
-    if config.push.deltas is None:
-        return
-    if is_remote(config.push_destination):
-        given = f"is given, but versions are pushed to {config.push_destination!r}, an object store, which has no locks"
-        yield "push.deltas", f"{given}: push to a local or mounted folder, or set it to false."
-    if config.model.name in RETRIEVAL_MODELS:
-        given = f"is given, but `model.name` is {config.model.name!r}, whose index of candidates deltas do not change"
-        yield "push.deltas", f"{given}: set it to false."
-
-
-@_rule("shadow")
-def _requests_are_there(config: PipelineConfig) -> Mistakes:
-    if config.shadow is None:
-        return
-    yield from _literal("shadow.against", config.shadow.against)
-    try:
-        log_files(config.shadow.requests)
-    except ConfigError as error:
-        yield "shadow.requests", f"is {error}"
-
-
-@_rule("evaluation")
-def _baseline_is_literal(config: PipelineConfig) -> Mistakes:
-    yield from _literal("evaluation.baseline", config.evaluation.baseline)
-
-
 @_rule("data")
 def _no_span_is_missing(config: PipelineConfig) -> Mistakes:
     spans = config.data.spans
@@ -131,7 +87,7 @@ def _label_is_computed(config: PipelineConfig) -> Mistakes:
 
 
 @_rule("label", "labels", "features", "preprocessing_fn")
-def _label_is_no_feature(config: PipelineConfig) -> Mistakes:
+def _label_is_not_a_feature(config: PipelineConfig) -> Mistakes:
     columns, keys = label_columns(config), [task.key for task in config.tasks]
     for kind in ("categorical", "dense"):
         for index, feature in enumerate(getattr(config.features, kind)):
@@ -148,7 +104,7 @@ def _label_is_no_feature(config: PipelineConfig) -> Mistakes:
 
 
 @_rule("label", "labels", "sample_weight")
-def _weight_is_no_label(config: PipelineConfig) -> Mistakes:
+def _weight_is_not_a_label(config: PipelineConfig) -> Mistakes:
     if config.sample_weight is not None and config.sample_weight in [one.column for one in config.targets.values()]:
         yield "sample_weight", f"is {config.sample_weight!r}, the label's column: name the column of weights, or null."
 
@@ -257,15 +213,6 @@ def _vocabularies_and_tables_are_used(config: PipelineConfig) -> Mistakes:
         for name in getattr(config, section):
             if name not in used:
                 yield f"{section}.{name}", f"belongs to no feature: {nearest(name, dict.fromkeys(used))}"
-
-
-@_rule("features", "push")
-def _tables_of_rows_dtype_exist(config: PipelineConfig) -> Mistakes:
-    tables = dict.fromkeys(feature.table_name for feature in config.features.categorical)
-    given = config.push.rows_dtype
-    for name in () if isinstance(given, str) else given:
-        if name not in tables:
-            yield f"push.rows_dtype.{name}", f"is not a table: {nearest(name, tables)}"
 
 
 @_rule("features", "label", "labels", "columns", "sample_weight", "evaluation")
