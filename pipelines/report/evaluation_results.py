@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 import tensorflow_model_analysis as tfma
 
-from components.quality_gate.executor import QUALITY_FILE
-from components.shadow.executor import SHADOW_FILE
 from embedding_core.display import shown_token
 from embedding_core.tasks import metric_name
 from pipelines.config import PipelineConfig
@@ -21,20 +18,6 @@ from pipelines.report.run_report import Figures
 _MET, _MISSED, _UNBOUND = "met", "missed", "no bound"
 _COUNT = "ExampleCount"
 _Proto: TypeAlias = Any  # TFMA's messages carry no types
-
-
-def read_quality(blessing_uri: str) -> Figures:
-    """Read the figures of QualityGate: `eval_split`, `retrieval`, `retrieval_note` and `checks`."""
-    with open(os.path.join(blessing_uri, QUALITY_FILE), encoding="utf-8") as file:
-        figures: Figures = json.load(file)
-    return figures
-
-
-def read_shadow(blessing_uri: str) -> Figures:
-    """Read what Shadow measured, or its `note` on why nothing was compared."""
-    with open(os.path.join(blessing_uri, SHADOW_FILE), encoding="utf-8") as file:
-        figures: Figures = json.load(file)
-    return figures
 
 
 def shadow_metrics(shadow: Figures | None) -> list[Figures]:
@@ -58,7 +41,7 @@ def judged_metrics(config: PipelineConfig, evaluation_uri: str, quality: Figures
     Args:
       config: the configuration that the Evaluator had.
       evaluation_uri: address of the ModelEvaluation.
-      quality: figures that `read_quality` returned.
+      quality: figures of QualityGate.
     """
     missed = {
         shown_name(failure.metric_key)

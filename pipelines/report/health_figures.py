@@ -1,12 +1,10 @@
-"""Reads the figures of TableHealth, and draws them for the reports of a run and of a lineage."""
+"""Draws the figures of TableHealth for the reports of a run and of a lineage."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 
-from embedding_core.health import HEALTH_FILE, Health, bound_of
+from embedding_core.health import Health, bound_of
 from pipelines.report.charts import line_chart
 from pipelines.report.run_report import Figures
 
@@ -19,15 +17,8 @@ TRENDS = {
 """The figures that a lineage page draws from run to run, with the titles of the charts."""
 
 
-def read_health(blessing_uri: str) -> Figures:
-    """Read `health.json`: `action`, `tables` and `findings`."""
-    with open(os.path.join(blessing_uri, HEALTH_FILE), encoding="utf-8") as file:
-        figures: Figures = json.load(file)
-    return figures
-
-
 def health_rows(health: Figures, bounds: Health) -> list[Figures]:
-    """Return a row for each figure: `figure`, `bound` in words, and and `cells`: by table `value` and `bad`."""
+    """Return a row for each figure: `figure`, `bound` in words, and `cells`: by table `value` and `bad`."""
     bad = {(finding["table"], finding["figure"]) for finding in health["findings"]}
     names = dict.fromkeys(name for table in health["tables"].values() for name in table["values"])
     return [

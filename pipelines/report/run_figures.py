@@ -31,13 +31,11 @@ from pipelines.report.baselines import Score, compare_with_baselines
 from pipelines.report.column_figures import column_figures, feature_figures, label_figures
 from pipelines.report.evaluation_results import (
     judged_metrics,
-    read_quality,
-    read_shadow,
     shadow_metrics,
     sliced_metrics,
 )
 from pipelines.report.example_request import request_text
-from pipelines.report.health_figures import read_health
+from pipelines.report.gate_figures import figures_of_gate, output_of, read_json, recall_curves, retrieval_note
 from pipelines.report.node_run import NodeRun
 from pipelines.report.run_report import HIGHER_IS_BETTER, METRICS, Figures, Report
 
@@ -82,10 +80,11 @@ def collect_report(
             counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
         )
         compared = _compared(config, scores, rows)
-    history = _json(by_type["ModelRun"].uri, "history.json")
-    evaluation = _output(store, runs, "Evaluator", "ModelEvaluation")
-    quality = read_quality(_output(store, runs, "QualityGate", "ModelBlessing"))
-    shadow = _shadow(store, runs)
+    history = read_json(by_type["ModelRun"].uri, "history.json")
+    evaluation = output_of(store, runs, "Evaluator", "ModelEvaluation")
+    quality = figures_of_gate(store, runs, "QualityGate")
+    gates = {run.node for run in runs}
+    shadow = figures_of_gate(store, runs, "Shadow") if "Shadow" in gates else None
     nodes = [_node(store, run) for run in runs]
     return Report(
         name=config.name,
@@ -100,12 +99,12 @@ def collect_report(
         evaluation=[*judged_metrics(config, evaluation, quality), *_other_figures(shadow, history, run.step)],
         slices=sliced_metrics(evaluation),
         retrieval=quality["retrieval"],
-        retrieval_note=_retrieval_note(quality),
+        retrieval_note=retrieval_note(quality),
         shadow=shadow,
-        health=_health(store, runs),
+        health=figures_of_gate(store, runs, "TableHealth") if "TableHealth" in gates else None,
         configuration=config.to_mapping(),
         changed=changed,
-        curves={**_curves(history), **_recall_curves(quality["retrieval"])},
+        curves={**_curves(history), **recall_curves(quality["retrieval"])},
         training_note=_training_note(history),
         parity=_parity(lineage[pushed]),
         tables=_tables(by_type["components.TableConfigs"], embedding),
@@ -194,33 +193,9 @@ def _better_for(label: str, scores: Sequence[Score]) -> list[str]:
     ]
 
 
-def _json(uri: str, name: str) -> Any:
-    return json.loads(Path(uri, name).read_bytes())
-
-
 def _files(examples: Node, split: str) -> list[str]:
     folder = os.path.join(examples.uri, f"Split-{split}")
     return sorted(os.path.join(folder, name) for name in os.listdir(folder))
-
-
-def _output(store: MetadataStore, runs: Sequence[NodeRun], name: str, type_name: str) -> str:
-    """Return the folder of a node's output of that type in this run."""
-    (execution,) = [int(run.execution or 0) for run in runs if run.node == name]
-    outputs = {node.type: node.uri for one in outputs_of(store, execution) for node in [trace(store, one)[one]]}
-    return outputs[type_name]
-
-
-def _shadow(store: MetadataStore, runs: Sequence[NodeRun]) -> Figures | None:
-    """Return what Shadow measured; None if it is not in the pipeline."""
-    if all(run.node != "Shadow" for run in runs):
-        return None
-    return read_shadow(_output(store, runs, "Shadow", "ModelBlessing"))
-
-
-def _health(store: MetadataStore, runs: Sequence[NodeRun]) -> Figures | None:
-    """Return what TableHealth measured in this run; None if it is switched off."""
-    is_on = any(run.node == "TableHealth" for run in runs)
-    return read_health(_output(store, runs, "TableHealth", "ModelBlessing")) if is_on else None
 
 
 def _node(store: MetadataStore, run: NodeRun) -> Figures:
@@ -246,32 +221,6 @@ def _push(node: Node, missed: Sequence[str], request: Callable[[str], str]) -> F
     }
 
 
-def _retrieval_note(quality: Figures) -> str:
-    """Say how the rows were chosen, or why retrieval was not measured."""
-    retrieval = quality["retrieval"]
-    if retrieval is None:
-        return f"not measured: {quality['retrieval_note']}"
-    user, count, positive = retrieval["user"], f"{retrieval['queries']:,}", f"{retrieval['positive_rows']:,}"
-    if user is None:
-        chosen = f"a seeded sample of {count} of the {positive}" if retrieval["is_sample"] else f"all {count}"
-        queries = f"{chosen} positive rows of the eval split"
-    else:
-        chosen = f"a seeded sample of {count}" if retrieval["is_sample"] else f"all {count}"
-        queries = f"{chosen} values of {user} in the {positive} positive rows of the eval split"
-    return (
-        f"{queries}, each ranked among all {retrieval['candidates']:,} candidates of {retrieval['feature']}"
-        f"{_seen_note(retrieval)}; {retrieval['unknown']:,} true candidates are not among these and count as misses; "
-        "equal scores share their ranks; popularity is counted in the positive rows of the train split."
-    )
-
-
-def _seen_note(retrieval: Figures) -> str:
-    """Say that seen candidates are left out; empty if they are not."""
-    if not retrieval["exclude_seen"]:
-        return ""
-    return f" but those seen before, which are left out unless they are true ({retrieval['seen_truths']:,} are both)"
-
-
 def _curves(history: Figures) -> dict[str, dict[str, list[tuple[float, float]]]]:
     def points(entries: Sequence[Figures], key: str) -> list[tuple[float, float]]:
         return [(entry["step"], entry[key]) for entry in entries if entry.get(key) is not None]
@@ -295,14 +244,6 @@ def _curves(history: Figures) -> dict[str, dict[str, list[tuple[float, float]]]]
             for name in _own_metrics(history)
         },
     }
-
-
-def _recall_curves(retrieval: Figures | None) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    return (
-        {}
-        if retrieval is None
-        else {"recall": {name: list(map(tuple, points)) for name, points in retrieval["curves"].items()}}
-    )
 
 
 def _own_metrics(history: Figures) -> list[str]:
@@ -362,7 +303,7 @@ def _parity(node: Node) -> list[Figures]:
 
 
 def _tables(node: Node, config: EmbeddingConfig) -> list[Figures]:
-    plan = _json(node.uri, "plan.json")["tables"]
+    plan = read_json(node.uri, "plan.json")["tables"]
     return [
         {
             "name": table.name,
@@ -379,7 +320,7 @@ def _warm_start(lineage: Mapping[int, Node], history: Figures) -> Figures | None
     for node in lineage.values():
         if node.type == "components.EmbeddingCheckpoint" and "remap" in node.facts:
             dense = history["facts"].get("warm_start")
-            return {"step": node.facts["step"], "dense": dense, **_json(node.uri, REMAP_REPORT)}
+            return {"step": node.facts["step"], "dense": dense, **read_json(node.uri, REMAP_REPORT)}
     return None
 
 
