@@ -57,6 +57,7 @@ def export(folder, rows, bits, deltas):
 
 
 def examples(generator, count, size):
+    """Draw tokens out of `count`, and return `size` serialized tf.Examples."""
     found = []
     for number in generator.integers(0, count, size):
         row = tf.train.Example()
@@ -66,6 +67,7 @@ def examples(generator, count, size):
 
 
 def percentiles(times):
+    """Return the median and the 95th percentile of times in seconds, in words and milliseconds."""
     return f"{statistics.median(times) * 1e3:.2f} ms median, {np.percentile(times, 95) * 1e3:.2f} ms p95"
 
 
@@ -76,6 +78,7 @@ def lookups(version, requests):
 
 
 def timed(call, rounds):
+    """Return the seconds that each of the calls takes."""
     times = []
     for _ in range(rounds):
         begin = time.perf_counter()

@@ -51,8 +51,8 @@ def peak_bytes() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-class LoadedVersion:
-    """A SavedModel in a session.
+class AnsweringModel:
+    """A SavedModel in a session of this isolated program; takes and gives serialized tensors.
 
     Attributes:
       signatures: SignatureDef by name.
@@ -152,7 +152,7 @@ def main(folder: str) -> None:
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not get between the messages
     start = time.perf_counter()
-    version = LoadedVersion(folder)
+    version = AnsweringModel(folder)
     write_message(answers, {"load_seconds": time.perf_counter() - start, "loaded_bytes": peak_bytes()})
     while (message := read_message(requests)) is not None:
         values, inputs = message
