@@ -77,6 +77,11 @@ def read_link(destination: StrPath, version: int, number: int) -> Link:
     return Link(number=number, content=content, **facts)
 
 
+def exported_digest(facts: Json) -> str:
+    """Return the digest of the state that a version was exported with, from its manifest; "" if it takes no deltas."""
+    return str(facts.get("deltas", {}).get("digest", ""))
+
+
 def read_chain(destination: StrPath, version: int, first: str) -> list[Link]:
     """Read and verify the deltas of a version.
 
@@ -127,7 +132,7 @@ def damage_of_chain(destination: str, version: int) -> str | None:
     if not last_delta(destination, version):
         return None
     try:
-        read_chain(destination, version, manifest_facts(destination, version).get("deltas", {}).get("digest", ""))
+        read_chain(destination, version, exported_digest(manifest_facts(destination, version)))
     except (CheckpointError, ConfigError) as error:
         return str(error)
     return None
@@ -141,8 +146,7 @@ def copy_chain(destination: str, source: int, target: int) -> int:
     """
     if not last_delta(destination, source):
         return 0
-    first = manifest_facts(destination, source).get("deltas", {}).get("digest", "")
-    chain = read_chain(destination, source, first)
+    chain = read_chain(destination, source, exported_digest(manifest_facts(destination, source)))
     for place, link in enumerate(chain):
         publish_delta(destination, target, chain[:place], link)
     return len(chain)

@@ -14,7 +14,7 @@ import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from components.pusher.delta_chain import Link, read_chain
+from components.pusher.delta_chain import Link, exported_digest, read_chain
 from components.pusher.served import manifest_facts, served_versions
 from embedding_core.delta_errors import DeltaError
 from embedding_core.errors import ConfigError
@@ -52,8 +52,8 @@ def newest_chain(destination: str) -> tuple[int, str, list[Link]]:
     versions = served_versions(destination)
     if not versions:
         raise ConfigError(f"{destination!r} has no version: name the folder of versions, such as runs/x/serving.")
-    first = manifest_facts(destination, versions[-1]).get("deltas", {}).get("digest")
-    if first is None:
+    first = exported_digest(manifest_facts(destination, versions[-1]))
+    if not first:
         raise ConfigError(
             f"version {versions[-1]} of {destination!r} does not take deltas: set `push.deltas: true`, and push again."
         )

@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from components.pusher.delta_chain import Link, damage_of_chain, last_delta, publish_delta, read_chain, served_facts
+from components.pusher.delta_chain import Link, exported_digest, last_delta, publish_delta, read_chain
 from components.pusher.delta_client import apply_chain
 from components.pusher.push_section import Deltas
-from components.pusher.served import Publication, damage_of, find_published, served_versions
+from components.pusher.served import Publication, find_published, served_versions
 from components.pusher.version_manifest import verify_version
 from embedding_core.delta_errors import DeltaError
 from embedding_core.errors import CheckpointError
@@ -181,9 +181,12 @@ def find_pushed(destination: str, identity: str) -> tuple[Publication, Json] | N
     if newest is None or is_remote(destination) or not last_delta(destination, newest):
         return find_published(destination, identity)
     path = os.path.join(os.path.abspath(destination), str(newest))
-    if damage_of(destination, newest) or damage_of_chain(destination, newest):
+    try:
+        manifest = verify_version(path)
+        chain = read_chain(destination, newest, exported_digest(manifest["facts"]))
+    except CheckpointError:
         return None
-    facts = served_facts(destination, newest)
+    facts = chain[-1].facts
     if facts.get("identity") != identity:
         return None
-    return Publication(newest, path, verify_version(path)["digest"], last_delta(destination, newest)), facts
+    return Publication(newest, path, manifest["digest"], len(chain)), facts
