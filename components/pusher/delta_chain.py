@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from components.pusher.publish import DELTAS, order_lock
 from components.pusher.served import manifest_facts, number_names, served_versions
-from embedding_core.delta_errors import DeltaError
+from embedding_core.delta_protocol import DeltaError
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.schema import Json
 from embedding_core.storage import SealedFolder, StrPath, hidden_folder, put_in_place, remove_leftovers, sync, sync_tree

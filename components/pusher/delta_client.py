@@ -16,14 +16,13 @@ from typing import Any, TypeAlias
 
 from components.pusher.delta_chain import Link, exported_digest, read_chain
 from components.pusher.served import manifest_facts, served_versions
-from embedding_core.delta_errors import DeltaError
+from embedding_core.delta_protocol import APPLY_DELTA, MODEL_DIGEST, DeltaError
 from embedding_core.errors import ConfigError
 
 Call: TypeAlias = Callable[..., Mapping[str, Any]]
 """A call of `apply_delta`: takes its inputs by name (int, str or bytes), and returns its outputs."""
 NOTHING: Mapping[str, Any] = {"number": 0, "base": "", "digest": "", "checksum": "", "delta": b"", "secret": b""}
 """The inputs of a call that changes nothing, and says what is served."""
-_SIGNATURE = "apply_delta"
 _TIMEOUT = 60.0
 
 
@@ -90,18 +89,18 @@ def apply_chain(server: Any, first: str, chain: Sequence[Link], secret: bytes) -
             delta=link.content,
             secret=secret,
         )
-        if not int(answer["applied"]) and _text(answer["model_digest"]) != link.digest:
+        if not int(answer["applied"]) and _text(answer[MODEL_DIGEST]) != link.digest:
             raise DeltaError(
                 f"the server refused delta {link.number}: {_text(answer['reason'])}; it serves delta "
                 f"{int(answer['number'])}, unchanged."
             )
-        number, digest = int(answer["number"]), _text(answer["model_digest"])
+        number, digest = int(answer["number"]), _text(answer[MODEL_DIGEST])
     return Applied(before, number, digest)
 
 
 def _ask(call: Call) -> tuple[int, str]:
     answer = call(**NOTHING)
-    return int(answer["number"]), _text(answer["model_digest"])
+    return int(answer["number"]), _text(answer[MODEL_DIGEST])
 
 
 def _text(value: Any) -> str:
@@ -112,7 +111,7 @@ def _text(value: Any) -> str:
 def _call_of(loaded: Any) -> Call:
     import tensorflow as tf
 
-    function = loaded.signatures[_SIGNATURE]
+    function = loaded.signatures[APPLY_DELTA]
 
     def call(**inputs: Any) -> Mapping[str, Any]:
         number = tf.constant(inputs.pop("number"), tf.int64)
@@ -141,7 +140,7 @@ def rest_call(server: str, model: str, version: int, timeout: float = _TIMEOUT) 
     kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
 
     def call(**inputs: Any) -> Mapping[str, Any]:
-        body = json.dumps({"signature_name": _SIGNATURE, "inputs": {name: _json(one) for name, one in inputs.items()}})
+        body = json.dumps({"signature_name": APPLY_DELTA, "inputs": {name: _json(one) for name, one in inputs.items()}})
         connection = kind(str(address.hostname), address.port, timeout=timeout)
         try:
             connection.request("POST", path, body, {"Content-Type": "application/json"})

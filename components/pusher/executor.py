@@ -26,7 +26,7 @@ from components.pusher.push_section import Deltas
 from components.pusher.served import Publication, identity_of
 from components.pusher.trained_model import Sources, Trained, load_trained
 from components.pusher.warmup import write_warmup
-from embedding_core.delta_errors import DeltaError
+from embedding_core.delta_protocol import DeltaError
 from embedding_core.errors import NonfiniteError, ParityError
 from embedding_core.rows_dtype import dtypes_of_tables
 from embedding_core.schema import Json

@@ -13,6 +13,7 @@ from embedding_core.columns.ids import TokenTable
 from embedding_core.proof.parity import Inputs, Outputs, ParityReport, compare
 from embedding_core.proof.top_k import Answers, answers_with, best_of_all, compare_answers, filters_of
 from embedding_core.serving import columns_of, named_inputs
+from embedding_core.serving.served_state import lines_of
 from embedding_core.top_k_config import TopK
 
 _TOWERS = ("query", "candidate")
@@ -55,7 +56,7 @@ class RetrievalProof:
         self._answers[_TOP_K] = Answers(queries, candidates, scores)
         self._answers[_FILTERED] = answers_with(filters, queries, candidates, settings.k)
         self.requests[_TOP_K] = tensors
-        self.requests[_FILTERED] = {**tensors, **filters.tokens(_lines(file))}
+        self.requests[_FILTERED] = {**tensors, **filters.tokens(lines_of(file))}
 
     def compare(self, served: Mapping[str, Outputs], tolerance: float) -> tuple[list[ParityReport], dict[str, float]]:
         """Compare the outputs of the signatures.
@@ -89,9 +90,3 @@ def _named(trained: Trained, tower: str, rows: Sequence[bytes]) -> tuple[dict[st
     config = trained.config.of_features(name for name in names if name in known)
     columns = columns_of(config, trained.dense, with_dense=any(name not in known for name in names))
     return named_inputs(columns, rows)
-
-
-def _lines(file: str) -> list[bytes]:
-    with tf.io.gfile.GFile(file, "rb") as opened:
-        lines: list[bytes] = opened.read().removesuffix(b"\n").split(b"\n")
-    return lines

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import tensorflow as tf
 
-from embedding_core.delta_errors import DeltaError
+from embedding_core.delta_protocol import DeltaError
 from embedding_core.serving.changing_tokens import GONE, hashes_of
 from embedding_core.serving.served_state import Array, Layout, ServedState, TableLayout, TableState
 

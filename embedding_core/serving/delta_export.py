@@ -14,8 +14,9 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from embedding_core.config import EmbeddingConfig
+from embedding_core.delta_protocol import APPLY_DELTA
 from embedding_core.errors import ConfigError
-from embedding_core.serving.delta_graph import APPLY_DELTA, DeltaExport, DeltaState, apply_signature, random_key
+from embedding_core.serving.delta_graph import DeltaExport, DeltaState, apply_signature, random_key
 from embedding_core.serving.served_state import Layout, ServedState, TableLayout, lines_of, state_of
 from embedding_core.serving.serving_module import ServingModule
 from embedding_core.serving.table_blocks import vocabulary_file

@@ -17,13 +17,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from embedding_core.delta_protocol import APPLY_DELTA, MODEL_DIGEST
 from embedding_core.errors import ConfigError
 from embedding_core.serving.changing_tokens import ChangingTokenTable
 from embedding_core.serving.delta_content import Content, Parts, first_reason
 from embedding_core.serving.served_state import Layout
 from embedding_core.serving.serving_module import ServingModule
 
-APPLY_DELTA, MODEL_DIGEST = "apply_delta", "model_digest"
 MIN_SECRET = 16
 _BUCKETS = 2**63 - 1
 _HASHES = 4

@@ -22,7 +22,7 @@ import tensorflow as tf
 from embedding_core.errors import CheckpointError
 from embedding_core.schema import Json
 from embedding_core.serving.changing_tokens import NO_TOKEN
-from embedding_core.storage import file_digest
+from embedding_core.storage import file_digest, open_file
 
 LAYOUT = "assets.extra/deltas.json"
 """The file of a version that says where its tables are, and which export it is; it does not hold the secret."""
@@ -272,9 +272,9 @@ def read_tokens(files: Mapping[str, str], digest: str, version: str | os.PathLik
 
 
 def lines_of(path: str) -> list[bytes]:
-    """Read the lines of a file of tokens."""
-    with open(path, "rb") as file:
-        content = file.read()
+    """Read the lines of a file of tokens, local or in an object store."""
+    with open_file(path) as file:
+        content: bytes = file.read()
     return content.removesuffix(b"\n").split(b"\n") if content else []
 
 

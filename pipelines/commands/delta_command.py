@@ -37,7 +37,7 @@ def serve_delta(
     from components.pusher.delta_client import apply_chain, newest_chain, rest_call
     from components.pusher.publish import require_local
     from components.pusher.push_section import Deltas
-    from embedding_core.delta_errors import DeltaError
+    from embedding_core.delta_protocol import DeltaError
 
     require_local(destination)
     secret = (Deltas() if secret_variable is None else Deltas(secret_variable=secret_variable)).secret()

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from components.pusher.delta_chain import Link
 from components.pusher.delta_client import apply_chain, rest_call
-from embedding_core.delta_errors import DeltaError
+from embedding_core.delta_protocol import DeltaError
 from embedding_core.serving import delta_graph
 from embedding_core.serving.delta import Delta
 from embedding_core.serving.loaded_version import LoadedVersion

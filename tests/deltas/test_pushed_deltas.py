@@ -12,7 +12,7 @@ from components.pusher import delta_push
 from components.pusher.delta_chain import numbers_of
 from components.pusher.publish import publish
 from components.pusher.push_section import Deltas
-from embedding_core.delta_errors import DeltaError
+from embedding_core.delta_protocol import DeltaError
 from embedding_core.errors import ConfigError, ParityError
 from embedding_core.serving.loaded_version import LoadedVersion
 from embedding_core.serving.served_state import Layout

@@ -14,7 +14,7 @@ from components.pusher.delta_chain import (
 from components.pusher.publish import keep_newest, publish
 from components.pusher.rollback import roll_back
 from components.pusher.served import served_versions
-from embedding_core.delta_errors import DeltaError
+from embedding_core.delta_protocol import DeltaError
 from embedding_core.errors import CheckpointError
 
 pytestmark = pytest.mark.light

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from embedding_core.delta_errors import DeltaError
+from embedding_core.delta_protocol import DeltaError
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.serving import DeltaExport
 from embedding_core.serving.delta import Delta
