@@ -95,7 +95,7 @@ class EmbeddingPusher(base_component.BaseComponent):
           parity_rows: number of rows that are compared, not counting edge cases.
           parity_split: the split that these rows are taken from.
           republish: any text. A new text makes the cache miss, so that a model is pushed again if its version was
-            removed or is no longer the newest.
+            removed, or is not the newest any more.
 
         Raises:
           ConfigError: `parity_rows` is less than 1.

@@ -45,7 +45,7 @@ def newest_chain(destination: str) -> tuple[int, str, list[Link]]:
     """Read the newest version's number, the digest of what it was exported with, and its deltas.
 
     Raises:
-      ConfigError: there is no version, or the newest one does not take deltas.
+      ConfigError: the folder has no version, or the newest one does not take deltas.
       CheckpointError: a delta is missing or damaged.
     """
     versions = served_versions(destination)

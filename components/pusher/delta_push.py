@@ -52,7 +52,7 @@ def plan_delta(destination: str, exported: str, settings: Deltas) -> PlannedDelt
     """
     newest = max(served_versions(destination), default=None)
     if newest is None:
-        raise DeltaError("there is no version yet.")
+        raise DeltaError("no version was pushed yet.")
     version = os.path.join(destination, str(newest))
     try:
         manifest = verify_version(version)

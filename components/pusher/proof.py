@@ -103,7 +103,7 @@ def prove(
       dtypes: types of the served rows by table; None if they are unknown.
 
     Raises:
-      ParityError: there are no rows, or one of the SavedModels does not load or score.
+      ParityError: rows are missing, or one of the SavedModels does not load or score.
     """
     if not rows:
         raise ParityError("the eval split has no rows: nothing can be compared, and nothing is pushed.")

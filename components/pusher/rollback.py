@@ -29,7 +29,7 @@ def roll_back(base: StrPath, to: int | None = None) -> Publication:
       to: the version to go back to; None for the one before the newest.
 
     Raises:
-      ConfigError: there is no such version, or it is the newest.
+      ConfigError: the version does not exist, or is the newest.
       CheckpointError: the version or one of its deltas is damaged.
     """
     require_local(base)

@@ -28,13 +28,13 @@ def number_names(base: StrPath) -> list[str]:
     """List the names in a folder, local or in an object store, that are numbers; not all of them need be versions.
 
     Returns:
-      The names, unsorted; none if there is no such folder.
+      The names, unsorted; none if the folder does not exist.
     """
     return [name for name in names_in(base) if name.isascii() and name.isdigit()]
 
 
 def served_versions(base: StrPath) -> list[int]:
-    """List the numbers among the names in a folder of versions, ascending; none if there is no such folder."""
+    """List the numbers among the names in a folder of versions, ascending; none if the folder does not exist."""
     return sorted({int(name) for name in number_names(base)})
 
 

@@ -77,7 +77,7 @@ def test_whole_version_is_pushed_if_deltas_are_many_or_large(models, served, set
 
 def test_whole_version_is_pushed_if_the_served_one_does_not_fit(models, tmp_path):
     base = tmp_path / "served"
-    with pytest.raises(DeltaError, match="there is no version"):
+    with pytest.raises(DeltaError, match="no version was pushed"):
         push(base, models, 1)
     plain = World.of(3).export(tmp_path / "plain", deltas=False)
     publish(plain, base, check=lambda copy: {}, clock=lambda: 1)
