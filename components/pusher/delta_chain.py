@@ -138,18 +138,22 @@ def damage_of_chain(destination: str, version: int) -> str | None:
     return None
 
 
-def copy_chain(destination: str, source: int, target: int) -> int:
-    """Publish the deltas of a version behind its copy, whose graph takes them, too; return their number.
+def write_chain(destination: StrPath, version: int, chain: Sequence[Link]) -> None:
+    """Write all deltas of a version that has not been published yet; they appear together or not at all.
 
-    Raises:
-      CheckpointError: one of them is damaged.
+    Call it while the versions are locked (`before` of `publish`).
     """
-    if not last_delta(destination, source):
-        return 0
-    chain = read_chain(destination, source, exported_digest(manifest_facts(destination, source)))
-    for place, link in enumerate(chain):
-        publish_delta(destination, target, chain[:place], link)
-    return len(chain)
+    if not chain:
+        return
+    folder = folder_of(destination, version)
+    os.makedirs(os.path.dirname(folder), exist_ok=True)
+    sync(os.path.abspath(destination))
+    with hidden_folder(folder) as hidden:
+        for link in chain:
+            os.mkdir(os.path.join(hidden, str(link.number)))
+            _write(os.path.join(hidden, str(link.number)), version, link)
+        sync_tree(hidden)
+        put_in_place(hidden, folder)
 
 
 def publish_delta(destination: StrPath, version: int, chain: Sequence[Link], link: Link) -> str:
@@ -178,10 +182,7 @@ def publish_delta(destination: StrPath, version: int, chain: Sequence[Link], lin
             remove_leftovers(folder)
             _require_newest(root, version, chain, link)
             with hidden_folder(os.path.join(folder, "delta")) as hidden:
-                with open(os.path.join(hidden, _CONTENT), "wb") as file:
-                    file.write(link.content)
-                facts = {key: getattr(link, key) for key in ("number", "base", "digest", "checksum", "facts")}
-                _SEALED.write(hidden, {"version": version, **facts})
+                _write(hidden, version, link)
                 sync_tree(hidden)
                 put_in_place(hidden, os.path.join(folder, str(link.number)))
     except OSError as error:
@@ -190,6 +191,14 @@ def publish_delta(destination: StrPath, version: int, chain: Sequence[Link], lin
             "again."
         ) from error
     return os.path.join(folder, str(link.number))
+
+
+def _write(folder: str, version: int, link: Link) -> None:
+    """Write the content of a delta and its manifest into an empty folder."""
+    with open(os.path.join(folder, _CONTENT), "wb") as file:
+        file.write(link.content)
+    facts = {key: getattr(link, key) for key in ("number", "base", "digest", "checksum", "facts")}
+    _SEALED.write(folder, {"version": version, **facts})
 
 
 def _require_newest(root: str, version: int, chain: Sequence[Link], link: Link) -> None:

@@ -4,6 +4,8 @@ TF Serving takes any folder with a numeric name for a version, complete or not, 
 
     .version.tmp-<id>/   files are copied and read back; the caller's check loads this copy; then manifest and fsync
     <version>/           the same folder after one rename, made while `.versions.lock` is locked
+
+Deltas that a version is published with (a rollback) are put in place before it: a reader of the version sees them all.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from embedding_core.storage import (
     is_remote,
     locked_file,
     put_in_place,
+    remove_folder,
     remove_leftovers,
     remove_tree,
     sync_tree,
@@ -47,6 +50,7 @@ def publish(
     check: Callable[[str], Json],
     keep_last: int | None = None,
     clock: Callable[[], float] = time.time,
+    before: Callable[[int], None] | None = None,
 ) -> Publication:
     """Publish the SavedModel in `source` as the next version below `base`.
 
@@ -61,6 +65,8 @@ def publish(
         manifest, or raises an error to stop the push.
       keep_last: how many of the newest versions to keep, or None for all.
       clock: returns the time in seconds since 1970.
+      before: called with the number of the version before the version gets it, while other pushers wait; writes the
+        deltas that the version is published with. Not for an object store.
 
     Raises:
       ConfigError: `keep_last` is below 1, or is given although a numbered entry of `base` is not a version; `base` is
@@ -85,7 +91,7 @@ def publish(
         with _writing(root):
             digest = write_manifest(copy, files, facts)
             sync_tree(copy)
-            version = _give_number(copy, root, clock)
+            version = _give_number(copy, root, clock, before)
     if keep_last is not None:
         keep_newest(root, keep_last)
     return Publication(version, os.path.join(root, str(version)), digest)
@@ -178,7 +184,7 @@ def _has_no_file(path: Path) -> bool:
     return path.is_dir() and not any(names for _, _, names in os.walk(path))
 
 
-def _give_number(copy: str, root: str, clock: Callable[[], float]) -> int:
+def _give_number(copy: str, root: str, clock: Callable[[], float], before: Callable[[int], None] | None) -> int:
     """Rename the copy to the next version number, under a lock that excludes other pushers."""
     with order_lock(root):
         version = max(int(clock()), *(number + 1 for number in served_versions(root)), 1)
@@ -187,8 +193,20 @@ def _give_number(copy: str, root: str, clock: Callable[[], float]) -> int:
                 f"the largest version below {root!r} is {version - 1}: a version must stay below 2**63; move that "
                 "folder away."
             )
+        _remove_deltas_without_version(root)
+        if before is not None:
+            before(version)
         put_in_place(copy, os.path.join(root, str(version)))
     return version
+
+
+def _remove_deltas_without_version(root: str) -> None:
+    """Remove deltas above all versions: a rollback that died left them, or their version was removed by hand."""
+    folder, versions = os.path.join(root, DELTAS), served_versions(root)
+    remove_leftovers(folder)
+    for name in number_names(folder):
+        if int(name) > max(versions, default=0) and not os.path.exists(_aside(root, int(name))):
+            remove_folder(os.path.join(folder, name))
 
 
 def order_lock(root: str) -> contextlib.AbstractContextManager[bool]:
@@ -240,7 +258,7 @@ def set_version_aside(base: StrPath, version: int) -> str | None:
     """
     require_local(base)
     root = os.path.abspath(base)
-    aside = os.path.join(root, f"{_SET_ASIDE}{version}")
+    aside = _aside(root, version)
     try:
         with order_lock(root):
             names = [name for name in number_names(root) if int(name) == version]
@@ -252,3 +270,7 @@ def set_version_aside(base: StrPath, version: int) -> str | None:
             f"{os.path.join(root, str(version))!r} is damaged and cannot be renamed ({error}): move it away."
         ) from error
     return aside
+
+
+def _aside(root: str, version: int) -> str:
+    return os.path.join(root, f"{_SET_ASIDE}{version}")

@@ -7,7 +7,7 @@ import datetime
 import os
 from pathlib import Path
 
-from components.pusher.delta_chain import copy_chain, damage_of_chain
+from components.pusher.delta_chain import exported_digest, last_delta, read_chain, write_chain
 from components.pusher.publish import publish, require_local
 from components.pusher.served import Publication, served_versions
 from components.pusher.version_manifest import content_digest, verify_version, version_digests
@@ -21,8 +21,8 @@ def roll_back(base: StrPath, to: int | None = None) -> Publication:
 
     The manifest of the copy has the facts of the earlier version, and the fact `rollback` with three entries: `of` is
     the version that was originally pushed (even if `to` is a copy itself), `from` is the version that was the newest,
-    and `made` is the time in UTC. The copy has the permissions of the earlier version. Its deltas are published again
-    behind the copy.
+    and `made` is the time in UTC. The copy has the permissions of the earlier version. The deltas of that version are
+    published again with the copy: no reader sees the copy without them.
 
     Args:
       base: folder of the versions.
@@ -46,9 +46,7 @@ def roll_back(base: StrPath, to: int | None = None) -> Publication:
         )
     source = next(path for path in Path(base).iterdir() if path.name.isdigit() and int(path.name) == target)
     manifest = verify_version(source)
-    damage = damage_of_chain(os.fspath(base), target)
-    if damage is not None:
-        raise CheckpointError(damage)
+    chain = read_chain(base, target, exported_digest(manifest["facts"])) if last_delta(base, target) else []
     facts = {**manifest["facts"], "rollback": _rollback(manifest, target, there[-1])}
 
     def unchanged(copy: str) -> Json:
@@ -57,9 +55,8 @@ def roll_back(base: StrPath, to: int | None = None) -> Publication:
         return facts
 
     with readable_as(source):
-        published = publish(source, base, check=unchanged)
-        deltas = copy_chain(os.fspath(base), target, published.version)
-    return dataclasses.replace(published, delta=deltas)
+        published = publish(source, base, check=unchanged, before=lambda version: write_chain(base, version, chain))
+    return dataclasses.replace(published, delta=len(chain))
 
 
 def _rollback(manifest: Json, target: int, newest: int) -> Json:

@@ -1,7 +1,8 @@
-"""Kills a process that writes deltas, at every call that changes files, and reads the chain as a client does.
+"""Kills a process that writes or copies deltas, at every call that changes files, and reads them as a client does.
 
-``python -m tests.deltas.killing <trials> <seed> <folder>`` with `tests/faults/interpose.c` preloaded prints one line of
-JSON. Each trial forks a process that is killed while it writes the next delta, and one that is not.
+``python -m tests.deltas.killing <campaign> <trials> <seed> <folder>`` with `tests/faults/interpose.c` preloaded prints
+one line of JSON. Each trial forks a process that is killed while it writes the next delta (campaign "deltas"), or while
+it goes back to a version that has deltas ("rollback"), and one that is not.
 """
 
 import hashlib
@@ -13,6 +14,9 @@ import sys
 
 from components.pusher.delta_chain import Link, folder_of, publish_delta, read_chain
 from components.pusher.publish import publish
+from components.pusher.rollback import roll_back
+from components.pusher.served import served_versions
+from components.pusher.version_manifest import verify_version
 from tests.faults.pushing import COUNT, KILL, Interposed, forked
 
 FIRST = "0" * 64
@@ -25,11 +29,6 @@ def link_of(number):
     return Link(number=number, base=digests[-2], digest=digests[-1], checksum="1", content=content)
 
 
-def write_next(base, version):
-    chain = read_chain(base, version, FIRST)
-    publish_delta(base, version, chain, link_of(len(chain) + 1))
-
-
 def is_whole(base, version):
     """Return the number of deltas, after a check of the content of each."""
     chain = read_chain(base, version, FIRST)
@@ -39,26 +38,70 @@ def is_whole(base, version):
     return len(chain)
 
 
-def main(trials, seed, folder):
+class Writing:
+    """Writes the next delta of one version; `seen` counts its deltas."""
+
+    def __init__(self, base, version):
+        self.base, self.version = base, version
+
+    def act(self):
+        chain = read_chain(self.base, self.version, FIRST)
+        publish_delta(self.base, self.version, chain, link_of(len(chain) + 1))
+
+    def seen(self):
+        return is_whole(self.base, self.version)
+
+    def leftovers(self):
+        return sum(name.startswith(".") for name in os.listdir(folder_of(self.base, self.version)))
+
+
+class GoingBack(Writing):
+    """Goes back to a version with deltas; `seen` counts versions, of which the newest must have them all."""
+
+    DELTAS = 3
+
+    def __init__(self, base, version):
+        super().__init__(base, version)
+        for _ in range(self.DELTAS):
+            super().act()
+        publish(os.path.join(os.path.dirname(base), "model"), base, check=lambda copy: {})
+
+    def act(self):
+        roll_back(self.base, to=self.version)
+
+    def seen(self):
+        versions = served_versions(self.base)
+        verify_version(os.path.join(self.base, str(versions[-1])))
+        assert len(versions) == 2 or is_whole(self.base, versions[-1]) == self.DELTAS, "a copy without its deltas"
+        return len(versions)
+
+    def leftovers(self):
+        """Count hidden folders, and deltas of no version."""
+        versions = {str(number) for number in served_versions(self.base)}
+        deltas = os.listdir(os.path.join(self.base, "deltas"))
+        return sum(".tmp-" in name for name in os.listdir(self.base)) + sum(name not in versions for name in deltas)
+
+
+def main(campaign, trials, seed, folder):
     """Run the campaign and print its figures."""
     model, base, report = (os.path.join(folder, name) for name in ("model", "base", "calls.json"))
     os.makedirs(model)
     with open(os.path.join(model, "saved_model.pb"), "wb") as file:
         file.write(b"a model")
-    version = publish(model, base, check=lambda copy: {}).version
-    interposed = Interposed()
+    version = publish(model, base, check=lambda copy: {"deltas": {"digest": FIRST}}).version
+    work, interposed = {"deltas": Writing, "rollback": GoingBack}[campaign](base, version), Interposed()
 
     def count():
-        write_next(base, version)
+        work.act()
         interposed.arm(COUNT)
-        write_next(base, version)
+        work.act()
         calls = interposed.calls()
         with open(report, "w") as file:
             json.dump(calls, file)
 
     def die_at(point):
         interposed.arm(KILL, point)
-        write_next(base, version)
+        work.act()
 
     assert forked(count) == 0
     with open(report) as file:
@@ -68,16 +111,16 @@ def main(trials, seed, folder):
         points = sorted(random.Random(int(seed)).sample(points, int(trials)))
     figures = {"killed": 0, "half": 0, "lost": 0, "leftovers": 0, "failed": 0, "visible": 0}
     for point in points:
-        before = is_whole(base, version)
+        before = work.seen()
         figures["killed"] += forked(lambda point=point: die_at(point)) == -signal.SIGKILL
-        after = is_whole(base, version)
+        after = work.seen()
         figures["half"] += after not in {before, before + 1}
         figures["visible"] += after == before + 1
-        figures["failed"] += forked(lambda: write_next(base, version)) != 0
-        figures["lost"] += is_whole(base, version) != after + 1
-        figures["leftovers"] += sum(name.startswith(".") for name in os.listdir(folder_of(base, version)))
+        figures["failed"] += forked(work.act) != 0
+        figures["lost"] += work.seen() != after + 1
+        figures["leftovers"] += work.leftovers()
     figures |= {"trials": len(points), "calls": len(calls), "kinds": sorted(set(calls)), "seed": int(seed)}
-    sys.stdout.write(json.dumps({"campaign": "deltas killed while written", **figures}) + "\n")
+    sys.stdout.write(json.dumps({"campaign": f"{campaign} killed", **figures}) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Kills what writes deltas and what applies them: no half delta is ever read, and no server ends in a wrong state."""
+"""Kills what writes deltas, and what copies them: no reader ever sees a part of them."""
 
 import json
 import os
@@ -23,8 +23,10 @@ def preloaded(tmp_path_factory):
     return {**os.environ, "LD_PRELOAD": str(library)}
 
 
-def test_delta_killed_at_every_call_of_its_writing(tmp_path, preloaded):
-    command = [sys.executable, "-m", "tests.deltas.killing", str(10**6), "1", str(tmp_path)]
+@pytest.mark.parametrize("campaign", ["deltas", "rollback"])
+def test_killed_at_every_call_that_changes_files(tmp_path, preloaded, campaign):
+    """A delta that is written, and a version that is copied with its deltas, are seen whole or not at all."""
+    command = [sys.executable, "-m", "tests.deltas.killing", campaign, str(10**6), "1", str(tmp_path)]
     done = subprocess.run(command, env=preloaded, cwd=ROOT, capture_output=True, text=True, check=False, timeout=850)
     assert done.returncode == 0, done.stderr
     line = done.stdout.splitlines()[-1]

@@ -4,14 +4,13 @@ import pytest
 
 from components.pusher.delta_chain import (
     Link,
-    copy_chain,
     folder_of,
     numbers_of,
     publish_delta,
     read_chain,
     served_facts,
 )
-from components.pusher.publish import keep_newest, publish
+from components.pusher.publish import keep_newest, publish, set_version_aside
 from components.pusher.rollback import roll_back
 from components.pusher.served import served_versions
 from embedding_core.delta_protocol import DeltaError
@@ -92,10 +91,23 @@ def test_rollback_copies_deltas_and_keep_last_removes_them(base):
     copy = roll_back(base, to=2)
     assert copy.delta == 2
     assert read_chain(base, copy.version, "digest 0") == [link(1), link(2)]
-    assert copy_chain(str(base), 1, copy.version) == 0
-    assert keep_newest(base, 1) == [1, 2, 3]
+    assert roll_back(base, to=1).delta == 0
+    assert len(served_versions(base)) == 5
+    assert keep_newest(base, 2) == [1, 2, 3]
     assert [path.name for path in (base / "deltas").iterdir()] == [str(copy.version)]
     assert folder_of(base, copy.version) == str(base / "deltas" / str(copy.version))
+
+
+def test_deltas_of_a_version_that_is_gone_are_not_those_of_the_next_one(base):
+    (base / "2").rename(base.parent / "away")
+    assert publish(base.parent / "model", base, check=lambda path: {}, clock=lambda: 2).version == 2
+    assert numbers_of(base, 2) == []
+
+
+def test_deltas_of_a_version_set_aside_are_kept(base):
+    set_version_aside(base, 2)
+    assert publish(base.parent / "model", base, check=lambda path: {}, clock=lambda: 3).version == 3
+    assert numbers_of(base, 2) == [1, 2]
 
 
 def test_version_with_a_damaged_delta_is_not_rolled_back_to(base):
