@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,7 @@ from components.example_gen.whole_numbers import count_whole_numbers, with_whole
 
 _FILES = 5
 _EXAMPLES = 3
+_FREQUENT = 50
 _TEXT_KINDS = (
     ("whole numbers", r"^\s*[+-]?\d+\s*$"),
     ("numbers", r"^\s*[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?\s*$"),
@@ -44,6 +46,8 @@ class Column:
       first: the first few values, as bytes.
       with_point: how many values are whole numbers written with a decimal point, such as 3.0.
       several: for each delimiter (";", "|", ...) the share of the values that it would split.
+      frequent: the most frequent values, as bytes, with their numbers of occurrences.
+      extent: the least, the median and the largest of the distinct numbers; None if the values are not numbers.
     """
 
     kind: str
@@ -53,6 +57,8 @@ class Column:
     first: tuple[bytes, ...]
     with_point: int
     several: dict[str, float]
+    frequent: tuple[tuple[bytes, int], ...]
+    extent: tuple[float, float, float] | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -190,15 +196,24 @@ def _column(pieces: Sequence[pa.Array]) -> Column:
     kinds = dict.fromkeys(_kind(piece) for piece in pieces)
     if len(kinds) > 1:
         kinds.pop("empty", None)
+    kind = " or ".join(kinds)
     return Column(
-        kind=" or ".join(kinds),
+        kind=kind,
         rows=sum(map(len, pieces)),
         missing=missing,
         distinct=len(counts),
         first=tuple(itertools.islice(counts, _EXAMPLES)),
         with_point=sum(count_whole_numbers(piece)[1] for piece in pieces),
         several={sign: count / total for sign, count in several.items() if count},
+        frequent=tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_FREQUENT]),
+        extent=_extent(counts) if kind.endswith(("numbers", "floats")) else None,
     )
+
+
+def _extent(values: Iterable[bytes]) -> tuple[float, float, float] | None:
+    """Return the least, the median and the largest number; texts may have a decimal comma."""
+    numbers = sorted(number for value in values if math.isfinite(number := float(value.replace(b",", b"."))))
+    return (numbers[0], numbers[len(numbers) // 2], numbers[-1]) if numbers else None
 
 
 def _texts(piece: pa.Array) -> pa.Array:

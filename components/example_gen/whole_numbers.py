@@ -59,9 +59,9 @@ def _of_rows(column: pa.Array, reasons: dict[int, str]) -> dict[int, str]:
 
 
 def count_whole_numbers(column: pa.Array) -> tuple[int, int]:
-    """Count the values of a text column that are written like 3, and those like 3.0; zeros for a column of numbers."""
+    """Count the values of a text column that are written like 3, and those like 3.0; zeros for numbers and times."""
     values = flat_values(column)
-    if pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
+    if pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_temporal(values.type):
         return 0, 0
     values = values.cast(pa.large_binary())
     with_point = pc.sum(pc.match_substring_regex(values, r"^[+-]?\d+[.,]0$")).as_py() or 0

@@ -15,6 +15,7 @@ from pipelines.commands import (
     checkpoint_command,
     compare_command,
     delta_command,
+    init_command,
     metadata_command,
     plan_command,
     run_command,
@@ -78,6 +79,7 @@ def _entry(
     run_log.to_screen(debug)
 
 
+init_command.register(app)
 run_command.register(app)
 
 

@@ -1,0 +1,47 @@
+"""Defines `tfx-embeddings init`, which starts a project from the user's data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipelines.console.terminal import echo
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(init)
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The new project.", show_default=False)],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="CSV, TFRecord or Parquet: a file, a folder or a glob in quotes. Without it, the project has the "
+            "demo's data.",
+        ),
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The column to predict; without it, it is guessed.")
+    ] = None,
+) -> None:
+    """Write a project: a configuration guessed from the first 10,000 rows of the data, and files that run it.
+
+    Each guess is marked in the file, with what it is based on.
+    """
+    from pipelines.new_project.write_project import CONFIG, template_folder, write_project
+
+    found = write_project(folder, data, label)
+    for file in sorted(template_folder().iterdir()):
+        if file.is_file():
+            echo(f"wrote {folder / file.name}")
+    if found is not None:
+        for line in found.lines:
+            echo(line)
+        for doubt in (*found.warnings, *(f"a run would fail: {problem}" for problem in found.problems)):
+            echo(f"warning: {doubt}", err=True)
+    echo(f"Correct the guesses in {folder / CONFIG}, then: tfx-embeddings run {folder / CONFIG}")

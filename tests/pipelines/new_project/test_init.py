@@ -1,0 +1,167 @@
+"""Tests `tfx-embeddings init`: what it guesses from rows, and that it loses nothing."""
+
+import datetime
+import json
+
+import pyarrow as pa
+import pytest
+from odd_rows import NAMES, ROWS, write_odd_csv
+from pyarrow import parquet
+
+from embedding_core.errors import ConfigError, DataError
+from pipelines.config import load_config
+from pipelines.new_project.write_project import CONFIG, template_folder, write_project
+
+pytestmark = pytest.mark.light
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """Return a function that makes a project of CSV rows, and returns its configuration and its text."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def make(rows, label=None):
+        (tmp_path / "rows.csv").write_text(rows, encoding="utf-8")
+        write_project(tmp_path / "mine", str(tmp_path / "rows.csv"), label)
+        return load_config(tmp_path / "mine" / CONFIG), (tmp_path / "mine" / CONFIG).read_text()
+
+    return make
+
+
+def table(header, row, count=200):
+    return "\n".join([header, *(row(number) for number in range(count))]) + "\n"
+
+
+def clicks(number):
+    tags = "|".join(["old", "new", "red"][: 1 + number % 3])
+    return f"u{number % 20},{number % 7},{tags},{number * 1.5},2026-01-{number % 28 + 1:02d},{number % 2}"
+
+
+def features(config):
+    return [one.name for one in config.features.dense], [one.name for one in config.features.categorical]
+
+
+def test_odd_file_gets_its_dialect_and_every_column_a_reason(tmp_path):
+    write_odd_csv(tmp_path / "odd.csv")
+    found = write_project(tmp_path / "odd", str(tmp_path / "odd.csv"), None)
+    config, text = load_config(tmp_path / "odd" / CONFIG), (tmp_path / "odd" / CONFIG).read_text()
+    data = config.data
+    assert (data.encoding, data.delimiter, data.decimal, data.missing) == ("cp1252", ";", ",", ("NA", "k.A."))
+    assert data.allowed_bad_rate == 0.01
+    assert (config.label.column, config.label.positive) == ("gekauft?", ("ja",))
+    assert [one.source for one in config.features.dense] == ["Preis (€)", "menge"]
+    assert [one.source for one in config.features.categorical] == ["kunde_id", "Straße", "tags", "e-mail"]
+    options = {one.name: (one.separator, one.private) for one in config.features.categorical}
+    assert (options["tags"], options["e-mail"]) == (("|", False), (None, True))
+    assert all(f"{name}" in text for name in NAMES)
+    assert text.count("guess: ") >= len(NAMES)
+    assert found.problems == ()
+    assert found.lines[0].startswith(f"all {ROWS - 2:,} rows")
+
+
+def test_clicks_are_told_apart_by_what_their_values_look_like(project):
+    config, text = project(table("user_id,weekday,tags,price,created,clicked", clicks))
+    assert features(config) == (["price"], ["user_id", "weekday", "tags"])
+    assert config.label.column == "clicked"
+    assert config.features.categorical[0].private
+    assert 'split: {by: time, column: created, before: "2026-01-01"}' in text
+
+
+def test_label_of_the_command_line_decides_the_task(project):
+    config, _ = project(table("user_id,weekday,tags,price,created,clicked", clicks), label="price")
+    assert (config.label.column, config.label.kind) == ("price", "regression")
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "positive"),
+    [
+        (("yes", "no"), "binary", ()),
+        (("kept", "returned", "kept"), "binary", ("returned",)),
+        (("red", "green", "blue"), "multiclass", ()),
+    ],
+)
+def test_values_of_the_label_decide_its_kind(project, values, kind, positive):
+    config, _ = project(table("shop,outcome", lambda number: f"s{number % 9},{values[number % len(values)]}"))
+    assert (config.label.kind, config.label.positive) == (kind, positive)
+
+
+def test_rows_without_a_label_are_left_out(project):
+    config, _ = project(table("shop,label", lambda number: f"s{number % 9},{number % 2 if number % 5 else ''}"))
+    assert [(one.column, one.present) for one in config.row_filters] == [("label", True)]
+
+
+def test_events_of_users_and_items_become_a_retrieval_model(project):
+    config, _ = project(table("user_id,item_id,place", lambda number: f"u{number % 20},i{number % 30},p{number % 3}"))
+    assert (config.label.kind, config.model.name, config.training.softmax.feature) == (
+        "positive",
+        "two_tower",
+        "item_id",
+    )
+
+
+def test_file_without_a_header_gets_names_to_replace(project):
+    config, _ = project(table("a,1", lambda number: f"{'abc'[number % 3]},{number % 2}"))
+    assert config.data.columns == ("column_1", "column_2")
+
+
+def test_pairs_of_columns_share_a_vocabulary(project):
+    config, _ = project(table("pickup_area,dropoff_area,label", lambda n: f"{n % 9},{n % 8},{n % 2}"))
+    assert {one.vocabulary_name for one in config.features.categorical} == {"area"}
+
+
+def test_names_that_mean_something_to_yaml_are_read_back(project):
+    names = ["no", "a: b", "x #y", "[z]", '"q"', "-", "ä ö", "true"]
+    header = ",".join(json.dumps(name, ensure_ascii=False).replace('\\"', '""') for name in names)
+    config, _ = project(table(f"{header},label", lambda n: ",".join(f"t{n % 5}" for _ in names) + f",{n % 2}"))
+    assert [one.source for one in config.features.categorical] == names
+
+
+def test_parquet_has_lists_times_and_columns_that_no_example_holds(tmp_path):
+    start = datetime.datetime(2026, 1, 1)
+    rows = {
+        "seen": [[f"i{row % 9}", "i1"] for row in range(200)],
+        "at": [start + datetime.timedelta(hours=row) for row in range(200)],
+        "where": [{"x": row} for row in range(200)],
+        "bought": [row % 3 == 0 for row in range(200)],
+    }
+    parquet.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    write_project(tmp_path / "mine", str(tmp_path / "*.parquet"), None)
+    config, text = load_config(tmp_path / "mine" / CONFIG), (tmp_path / "mine" / CONFIG).read_text()
+    assert [(one.name, one.multivalent) for one in config.features.categorical] == [("seen", True)]
+    assert "where: guess: of type struct<x: int64>" in text
+    assert config.label.column == "bought"
+
+
+def test_existing_files_are_never_replaced(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / CONFIG).write_text("mine")
+    with pytest.raises(ConfigError, match=r"has pipeline.yaml already: nothing was written"):
+        write_project(tmp_path / "mine", None, None)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == [CONFIG]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "label", "error"),
+    [
+        ("a.csv", "", None, "no header"),
+        ("a.csv", "shop,label\n", None, "no rows"),
+        ("a.csv", "price,label\n1.5,0\n2.5,1\n3.25,0\n", None, "needs at least one"),
+        ("a.csv", table("shop,label", lambda n: f"s{n % 9},{n % 2}"), "lable", "did you mean 'label'"),
+        ("a.txt", "a,b\n", None, "give files of one"),
+        (None, "", None, "there is no such file"),
+    ],
+)
+def test_mistakes_have_one_error_and_leave_no_folder(tmp_path, name, rows, label, error):
+    if name:
+        (tmp_path / name).write_text(rows)
+    with pytest.raises((ConfigError, DataError), match=error):
+        write_project(tmp_path / "mine", str(tmp_path / (name or "none.csv")), label)
+    assert not (tmp_path / "mine").exists()
+
+
+def test_every_file_of_the_template_is_written_with_the_projects_name(tmp_path):
+    write_project(tmp_path / "my-shop", None, None)
+    written = {path.name: path.read_text() for path in (tmp_path / "my-shop").iterdir()}
+    assert set(written) == {path.name for path in template_folder().iterdir() if path.is_file()}
+    assert not [name for name, text in written.items() if "{{PIPELINE_NAME}}" in text]
+    assert load_config(tmp_path / "my-shop" / CONFIG).name == "my_shop"

@@ -1,0 +1,60 @@
+"""Runs the projects that `tfx-embeddings init` and `tfx template copy` write, to the push."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from odd_rows import write_odd_csv
+
+from pipelines.config import load_config
+from pipelines.new_project.write_project import CONFIG, template_folder, write_project
+
+pytestmark = pytest.mark.tfx
+
+TAXI = "package:tfx/examples/chicago_taxi_pipeline/data/simple/data.csv"
+
+
+def pushed(folder, *overrides):
+    from pipelines.local.run_local import run
+
+    return run(load_config(folder / CONFIG, overrides), printed=False).push
+
+
+def test_project_of_an_odd_file_runs_to_the_push(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    write_odd_csv(tmp_path / "odd.csv")
+    write_project(tmp_path / "odd", str(tmp_path / "odd.csv"), None)
+    assert pushed(tmp_path / "odd", "training.epochs=1")["pushed"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("data", [TAXI, None])
+def test_project_of_the_demos_data_runs_to_the_push(tmp_path, monkeypatch, data):
+    """`None` is the template as it is, whose function for Transform is used too."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    write_project(tmp_path / "taxi", data, None)
+    own = [] if data else ["preprocessing_fn=own_preprocessing.preprocessing_fn"]
+    assert pushed(tmp_path / "taxi", "training.epochs=1", *own)["pushed"]
+
+
+@pytest.mark.slow
+def test_tfx_copies_the_template_and_its_runners_work(tmp_path):
+    """TFX's command line joins the template's folder with that of its own templates: an absolute path wins."""
+    python = Path(sys.executable)
+
+    def run(*command):
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+    copy = ["template", "copy", "--pipeline_name=shop", "--destination_path=shop", f"--model={template_folder()}"]
+    run(python.with_name("tfx"), *copy)
+    write_project(tmp_path / "ours" / "shop", None, None)
+    copied = {path.name: path.read_text() for path in (tmp_path / "shop").iterdir()}
+    assert copied == {path.name: path.read_text() for path in (tmp_path / "ours" / "shop").iterdir()}
+    run(python, "shop/local_runner.py", "--set", "training.epochs=1")
+    assert list(tmp_path.glob("shop/runs/shop/serving/[0-9]*"))
+    addresses = ["data.path=gs://b/d.csv", "push.destination=gs://b/s", "kubeflow={image: i, pipeline_root: gs://b/r}"]
+    run(python, "shop/kubeflow_v2_runner.py", *(part for one in addresses for part in ("--set", one)))
+    assert yaml.safe_load((tmp_path / "shop/shop_pipeline.yaml").read_text())["pipelineInfo"]["name"] == "shop"
