@@ -118,7 +118,7 @@ def _inputs_have_names_of_their_own(config: PipelineConfig) -> Mistakes:
     columns = dict.fromkeys([*raw, *transform_columns(config, serving=True)])
     first: dict[str, str] = {}
     for column in columns:
-        other = first.setdefault(_input_key(column), column)
+        other = first.setdefault(input_key(column), column)
         if other != column:
             path = raw.get(column) or dense.get(column) or f"columns.{column}"
             yield (
@@ -130,7 +130,7 @@ def _inputs_have_names_of_their_own(config: PipelineConfig) -> Mistakes:
             )
 
 
-def _input_key(column: str) -> str:
+def input_key(column: str) -> str:
     """Return the input name of a column in lower case, which no other column may have."""
     name = re.sub(r"\W", "_", column, flags=re.ASCII)
     name = name if name[:1].isalpha() else f"column_{name.lstrip('_')}"

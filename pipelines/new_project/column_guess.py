@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from components.example_gen.sampling import Column
 from components.example_gen.values import instant
+from pipelines.config.column_rules import input_key
 
 _FEW = 40  # whole numbers with at most as many distinct values are categories
 _ONCE = 0.9  # share of distinct values above which a column identifies its row
@@ -54,7 +55,7 @@ class Guess:
 
 def guess_columns(columns: Mapping[str, Column]) -> list[Guess]:
     """Guess the role of each column, in order; pairs such as pickup_area and dropoff_area share a vocabulary."""
-    guesses = [_guess(name, column) for name, column in columns.items()]
+    guesses = _with_names_of_their_own(_guess(name, column) for name, column in columns.items())
     return _with_shared_vocabularies(guesses)
 
 
@@ -153,6 +154,18 @@ def _separator(column: Column) -> str | None:
     lengths = sorted(len(text.split()) for text in texts)
     rarely_equal = column.distinct > 0.5 * max(1, column.rows - column.missing)
     return " " if rarely_equal and lengths and lengths[len(lengths) // 2] >= _WORDS else None
+
+
+def _with_names_of_their_own(guesses: Iterable[Guess]) -> Iterator[Guess]:
+    """Leave out a column whose name among the served model's inputs would be that of a column before it."""
+    first: dict[str, str] = {}
+    for guess in guesses:
+        if guess.role in ("dense", "categorical"):
+            other = first.setdefault(input_key(guess.column), guess.column)
+            if other != guess.column:
+                why = f"its name differs from {other!r} only by signs or capitals; rename it in the data"
+                guess = Guess(column=guess.column, role="left_out", why=why)  # noqa: PLW2901
+        yield guess
 
 
 def _with_shared_vocabularies(guesses: Iterable[Guess]) -> list[Guess]:
