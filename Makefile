@@ -13,7 +13,7 @@ MATRIX := 3.11-2.18 3.12-2.20 3.13-2.21
 NEWEST := $(lastword $(MATRIX))
 PYTHONS = PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd:)"
 
-.PHONY: help venv tpu-compiler sparsecore-compiler lock check format test test-core test-tfx test-fast test-matrix test-newest interchange test-wheel tfx-next contract tpu-tests tpu-tests-compiler tf-tests sparsecore-judge tfrs-tests tasks layer-values demo online-retail daily daily-kills freshness months reference golden kfp-local shared-metadata image-check faults deltas bench clean
+.PHONY: help venv tpu-compiler sparsecore-compiler lock check format test test-core test-tfx test-fast test-matrix test-newest interchange test-wheel release-check tfx-next contract tpu-tests tpu-tests-compiler tf-tests sparsecore-judge tfrs-tests tasks layer-values demo online-retail daily daily-kills freshness months reference golden kfp-local shared-metadata image-check faults deltas bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -114,6 +114,22 @@ interchange: venv .matrix/$(NEWEST)/.ready ## the oldest and the newest pair rea
 
 test-wheel: venv ## the wheel in an empty environment of each Python, and the README's example of the layer
 	$(PYTHONS) $(BIN)/pytest -rP tests/test_wheel.py
+
+# What cyclonedx-bom, pip-licenses and pip-audit write beside the wheel; they run in environments of their own.
+TOOL := $(UV) tool run --quiet
+DIST := $(CURDIR)/dist
+release-check: venv ## sdist and wheel, the README's commands from the wheel, SBOM, licences, known vulnerabilities; into dist/
+	rm -rf $(DIST) .release && $(UV) build --quiet --build-constraints $(LOCKED) --out-dir $(DIST) .
+	$(UV) venv --quiet --no-project --python "$$($(PYTHONS) $(BIN)/python tests/release/second_python.py $(UV))" .release
+	$(UV) pip install --quiet --python .release/bin/python --constraints $(LOCKED) --build-constraints $(LOCKED) \
+	    "tfx-embeddings[kubeflow] @ file://$$(echo $(DIST)/*.whl)"
+	$(TOOL) --from cyclonedx-bom==7.5.0 cyclonedx-py environment --of JSON -o $(DIST)/sbom.json .release/bin/python
+	$(TOOL) --from pip-licenses==5.5.5 pip-licenses --python=.release/bin/python --format=json > $(DIST)/licenses.json
+	-$(TOOL) --from pip-audit==2.10.1 pip-audit --requirement $(LOCKED) --disable-pip --require-hashes \
+	    --progress-spinner off --format json --output $(DIST)/audit.json
+	$(BIN)/python tests/release/packages.py $(DIST) $(LOCKED)
+	RELEASE_PYTHON=$(CURDIR)/.release/bin/python $(BIN)/pytest -rPs tests/release tests/test_wheel.py -m "slow or not slow" \
+	    --timeout=3600
 
 tfx-next: venv ## try to resolve the newest TFX on each Python; look up in its source the names that the project uses
 	$(BIN)/python tests/tfx_next/try_newest.py
@@ -229,4 +245,4 @@ bench: venv ## side-by-side measurements against peers; TORCH=, KERAS_RS= <Pytho
 	$(BIN)/python -m benchmarks.delta_push
 
 clean: ## remove what the targets made, the virtual environment included
-	rm -rf .venv .uv .matrix .tpu-compiler .sparsecore-compiler runs build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .uv .matrix .tpu-compiler .sparsecore-compiler .release runs build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
