@@ -208,6 +208,12 @@ kfp-local: venv ## compile the demo for both targets and run every task here as 
 shared-metadata: venv ## four pipelines on one store, 25 runs each, killed at random
 	$(BIN)/pytest -m slow tests/pipelines/test_shared_metadata.py
 
+.PHONY: dask
+dask: venv ## Beam's components and the whole demo on a Dask cluster of three processes, a worker killed midway; 1 and 2 workers by the clock
+	$(BIN)/pytest -m "slow or not slow" tests/components/test_dask_runner.py tests/pipelines/test_dask_cluster.py
+	$(BIN)/pytest -k dask tests/components/test_beam_runners.py
+	$(BIN)/python -m benchmarks.dask_scaling runs/dask_scaling
+
 freshness: venv ## what replacing tables each minute, hour or day is worth, and the time from event to answer; DATA=<folder with the daily CSV files>
 	$(BIN)/python -m benchmarks.sync_interval $(DATA) --into docs/benchmarks.md
 	$(BIN)/python -m benchmarks.follow_latency $(DATA) runs/follow_latency --seconds 20 --spans 14 \

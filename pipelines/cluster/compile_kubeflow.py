@@ -29,7 +29,7 @@ from pipelines.console.output_files import write_output
 from pipelines.pipeline import component_inputs
 from pipelines.pipeline.embedding_pipeline import create_pipeline
 from pipelines.pipeline.previous_run import PreviousRun
-from pipelines.pipeline.run_target import IN_PROCESS, RunTarget
+from pipelines.pipeline.run_target import RunTarget, beam_args
 
 _TRAINER = "EmbeddingTrainer"
 _ENVIRONMENT = {"TF_USE_LEGACY_KERAS": "1"}
@@ -140,7 +140,7 @@ def _target(config: PipelineConfig, backend: Kubeflow, parameters: Parameters, j
         input_base=parameters["data_folder"],
         push_destination=parameters["push_destination"],
         resume_dir=parameters["resume_folder"],
-        beam_args=backend.beam_args or IN_PROCESS,
+        beam_args=backend.beam_args or beam_args(config),
         spans=parameters.get("data_spans"),
         training_steps=parameters["training_steps"],
         vertex_job=job,

@@ -32,7 +32,8 @@ class Data(CsvFormat):
         10,000 rows of each split; counts, missing values and ranges are exact. "exact" takes them from all rows, with
         TFX's StatisticsGen.
       workers: number of processes that read the data of a run on this machine. Each process loads TensorFlow, so more
-        than one pays off only for large data. On a cluster, `kubeflow.beam_args` applies.
+        than one pays off only for large data. On a cluster, `beam` or
+        `kubeflow.beam_args` applies.
     """
 
     SHORT = "path"

@@ -19,6 +19,7 @@ from embedding_core.schema import NAME_RULE, ByName, Count, Listed, Mistakes, Na
 from embedding_core.tasks import Task
 from embedding_core.training_config import Training
 from embedding_core.warm_start import WarmStart
+from pipelines.config.beam import Beam
 from pipelines.config.data import Data
 from pipelines.config.feature_sections import Features, VocabularyEvolution, VocabularyLimits
 from pipelines.config.follow import Follow
@@ -55,6 +56,7 @@ class PipelineConfig(Section):
       shadow: recorded requests that are replayed before a push, and bounds; null leaves Shadow out of the pipeline.
       push: destination of the served model.
       follow: how `tfx-embeddings follow` runs the pipeline on spans as they arrive.
+      beam: where the work of Beam's components is done.
       kubeflow: settings for Kubeflow Pipelines or Vertex AI; null if the pipeline is not compiled for them.
       permissions: who may read the files that a run writes, pushed versions included: only their "owner", also the
         owner's "group", or whoever the "umask" of the process allows. Files in a bucket follow the bucket's rules.
@@ -89,6 +91,7 @@ class PipelineConfig(Section):
     shadow: Shadow | None = None
     push: Push = Field(default_factory=Push)
     follow: Follow = Field(default_factory=Follow)
+    beam: Beam = Field(default_factory=Beam)
     kubeflow: Kubeflow | None = None
     permissions: Literal["owner", "group", "umask"] = "owner"
     metadata: Text | None = None

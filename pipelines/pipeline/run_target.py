@@ -59,13 +59,16 @@ def local_target(config: PipelineConfig) -> RunTarget:
         input_base=component_inputs.input_location(config)[0],
         push_destination=config.push_destination,
         resume_dir=os.path.join(config.work_dir, "resume"),
-        beam_args=_beam_args(config.data.workers),
+        beam_args=beam_args(config, config.data.workers),
         metadata=metadata.sqlite_metadata_connection_config(config.metadata_path),
     )
 
 
-def _beam_args(workers: int) -> tuple[str, ...]:
-    """Return the arguments of Beam on this machine."""
+def beam_args(config: PipelineConfig, workers: int = 1) -> tuple[str, ...]:
+    """Return the arguments of Beam: those of a Dask cluster, or of `workers` processes on this machine."""
+    if config.beam.runner == "dask":
+        dask = f"--dask_cluster={config.beam.address}"
+        return ("--runner=components.dask_runner.DaskRunner", dask, "--sdk_container_image=none")
     if workers == 1:
         return IN_PROCESS
     return (*IN_PROCESS, "--direct_running_mode=multi_processing", f"--direct_num_workers={workers}")

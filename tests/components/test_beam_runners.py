@@ -1,7 +1,8 @@
-"""The same bytes under every Beam runner: in this process, in worker processes, and over the portable protocol.
+"""The same bytes under every Beam runner: in this process, in worker processes, over the portable protocol, on Dask.
 
 Flink and Spark use the portable protocol. Here Beam's own job service replaces theirs, and the workers are in this
-process (LOOPBACK), so only the containers of the workers are not tested.
+process (LOOPBACK), so only the containers of the workers are not tested. The workers of Dask are in this process too;
+tests/pipelines/test_dask_cluster.py has them in processes of their own.
 """
 
 import contextlib
@@ -127,6 +128,21 @@ def test_portable_runner_gives_the_same_examples_and_vocabularies(rows, here, tm
     from pipelines.local.content import read_content
 
     with job_service(tmp_path / "service.log") as arguments:
+        examples = ingest(rows, tmp_path, arguments)
+        assert read_content(examples.uri).digest == read_content(here[0].uri).digest
+        assert count(examples, tmp_path, arguments) == here[1]
+        assert count(examples, tmp_path / "parts", arguments, PARTS) == here[1]
+
+
+def test_dask_gives_the_same_examples_and_vocabularies(rows, here, tmp_path):
+    import distributed
+
+    from pipelines.local.content import read_content
+
+    local = {"processes": False, "threads_per_worker": 1, "protocol": "tcp", "dashboard_address": None}
+    with distributed.LocalCluster(n_workers=2, **local) as cluster:
+        address = f"--dask_cluster={cluster.scheduler_address}"
+        arguments = ["--runner=components.dask_runner.DaskRunner", address, NO_CONTAINER]
         examples = ingest(rows, tmp_path, arguments)
         assert read_content(examples.uri).digest == read_content(here[0].uri).digest
         assert count(examples, tmp_path, arguments) == here[1]

@@ -45,6 +45,17 @@ def test_workers_are_processes_of_beam(workers, mode):
     assert options.direct_num_workers == workers
 
 
+def test_beam_on_dask_is_given_to_every_component_by_the_runner_of_the_project():
+    from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+
+    from pipelines.pipeline.run_target import local_target
+
+    target = local_target(load_config(TAXI, ["beam.runner=dask", "beam.address=tcp://10.0.0.5:8786"]))
+    options = PipelineOptions(list(target.beam_args)).view_as(StandardOptions)
+    assert options.runner == "components.dask_runner.DaskRunner"
+    assert "--dask_cluster=tcp://10.0.0.5:8786" in target.beam_args
+
+
 @pytest.mark.parametrize(("workers", "given"), [(1, None), (3, None), (3, "/else")])
 def test_workers_find_the_modules_of_the_user(monkeypatch, workers, given):
     from pipelines.local.run_local import _found_by_workers

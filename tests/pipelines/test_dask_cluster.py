@@ -1,0 +1,125 @@
+"""Runs Beam's components, and the whole demo, on a Dask cluster of three processes; kills a worker midway.
+
+`make dask` runs only this test and the short ones of Dask.
+"""
+
+import filecmp
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.dask_cluster import running_cluster
+from tests.components.test_beam_runners import PARTS, WORKERS, count, ingest
+
+pytestmark = [pytest.mark.tfx, pytest.mark.slow]
+
+PROJECT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    with running_cluster(tmp_path / "cluster", workers=2) as cluster:
+        yield cluster
+
+
+def on(cluster):
+    return ["--runner=components.dask_runner.DaskRunner", f"--dask_cluster={cluster.address}", WORKERS["in_memory"][-1]]
+
+
+class Killing:
+    """Kills a worker as soon as a file of the pattern appears."""
+
+    def __init__(self, worker, folder, pattern):
+        self.worker = worker
+        self.killed_at = None
+        self._look = threading.Thread(target=self._wait, args=(folder, pattern), daemon=True)
+        self._look.start()
+
+    def _wait(self, folder, pattern):
+        for _ in range(60_000):
+            if any(folder.glob(pattern)):
+                self.worker.kill()
+                self.killed_at = time.monotonic()
+                return
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def rows(tmp_path):
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    for part in range(16):
+        lines = ["user,item,price"]
+        lines += [
+            f"u{n % 997},i{n * n % 10007}|i{n % 7},{n * 0.5}" for n in range(part * 20_000, part * 20_000 + 20_000)
+        ]
+        (folder / f"part-{part:02d}.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.mark.timeout(1800)
+def test_a_killed_worker_changes_no_byte(cluster, rows, tmp_path):
+    from pipelines.local.content import read_content
+
+    here = tmp_path / "here"
+    expected = ingest(rows, here, WORKERS["in_memory"])
+    vocabularies = count(expected, here, WORKERS["in_memory"])
+    ingest(rows, tmp_path / "warm", on(cluster))  # the workers have then loaded TFX
+
+    killing = Killing(cluster.workers[0], tmp_path / "dask/examples/1", ".staging-*/group-*.json")
+    examples = ingest(rows, tmp_path / "dask", on(cluster))
+    assert killing.killed_at is not None
+    assert killing.killed_at < time.monotonic()
+    assert read_content(examples.uri).digest == read_content(expected.uri).digest
+
+    cluster.add_worker()
+    assert count(examples, tmp_path / "whole", on(cluster)) == vocabularies
+    killing = Killing(cluster.workers[1], tmp_path / "parts/vocabularies/1", "parts/item/*")
+    assert count(examples, tmp_path / "parts", on(cluster), PARTS) == vocabularies
+    assert killing.killed_at is not None
+
+
+def run_demo(folder, *settings):
+    taxi = PROJECT / "pipelines/examples/taxi.yaml"
+    given = [f"work_dir={folder}", "evaluation.engine=tfma", "data.statistics=exact", "vocabularies.company.parts=3"]
+    command = [sys.executable, "-m", "pipelines.commands.cli", "run", str(taxi)]
+    command += [part for one in (*given, *settings) for part in ("--set", one)]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, env=os.environ)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder / "artifacts"
+
+
+SAME = (
+    "ExampleGen/examples", "VocabularyGen/vocabularies", "TableConfigGen/table_configs",
+    "CheckpointRetriever/embedding_checkpoint", "EmbeddingPusher/pushed_model",
+)  # fmt: skip
+NAMES_OF_OPERATIONS = {"saved_model.pb", "fingerprint.pb"}  # they differ from run to run, wherever Beam works
+
+
+def differences(first, second, below):
+    """List the files that differ, or are in one folder only."""
+    one, other = ({path.relative_to(root): path for path in (root / below).rglob("*")} for root in (first, second))
+    files = {name for name in {*one, *other} if not {".system", *NAMES_OF_OPERATIONS} & set(name.parts)}
+    files = {name for name in files if not name.name.endswith(".lineage.json")}
+    return sorted(
+        str(name)
+        for name in files
+        if name not in one
+        or name not in other
+        or (one[name].is_file() and not filecmp.cmp(one[name], other[name], shallow=False))
+    )
+
+
+@pytest.mark.timeout(3600)
+def test_the_whole_demo_on_dask_trains_the_same_tables_although_a_worker_is_killed(cluster, tmp_path):
+    here = run_demo(tmp_path / "here")
+    dask = tmp_path / "dask"
+    killing = Killing(cluster.workers[0], dask / "artifacts/VocabularyGen", "vocabularies/*")
+    run_demo(dask, "beam.runner=dask", f"beam.address={cluster.address}")
+    assert killing.killed_at is not None
+    assert {below: differences(here, dask / "artifacts", below) for below in SAME} == {below: [] for below in SAME}
