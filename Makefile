@@ -14,6 +14,7 @@ NEWEST := $(lastword $(MATRIX))
 PYTHONS = PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd:)"
 
 .PHONY: help venv tpu-compiler sparsecore-compiler lock check format test test-core test-tfx test-fast test-matrix test-newest interchange test-wheel release-check tfx-next contract tpu-tests tpu-tests-compiler tf-tests sparsecore-judge tfrs-tests tasks layer-values demo online-retail daily daily-kills freshness months reference golden kfp-local shared-metadata image-check faults deltas bench clean
+.PHONY: servers servers-environment
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -56,6 +57,14 @@ SPARSECORE_LOCKED := embedding_core/tpu_compiler/sparse_core_requirements.txt
 	@echo "libtpu is Google's, under the Google Cloud Platform terms of service: https://cloud.google.com/terms"
 	$(PYTHONS) $(UV) venv --quiet --clear --no-project --python '>=3.12' .sparsecore-compiler
 	$(UV) pip install --quiet --python .sparsecore-compiler/bin/python --require-hashes --requirement $(SPARSECORE_LOCKED)
+	@touch $@
+
+servers-environment: .servers/.ready ## make .servers, the environment of the model servers Triton and KServe, and of their clients (2 GB)
+
+SERVERS_LOCKED := tests/servers/requirements.txt
+.servers/.ready: $(SERVERS_LOCKED) .python-version | $(UV)
+	$(UV) venv --quiet --clear --no-project --python "$$(cat .python-version)" .servers
+	$(UV) pip install --quiet --python .servers/bin/python --require-hashes --requirement $(SERVERS_LOCKED)
 	@touch $@
 
 lock: | $(UV) ## resolve all packages again into requirements.lock, with hashes
@@ -233,6 +242,9 @@ faults: venv ## the fault campaigns in full: kills, full disks, damaged files, r
 	$(BIN)/pytest tests/faults tests/embedding_core/checkpoint tests/embedding_core/training/test_training.py \
 	    tests/pipelines/test_two_spans.py --timeout=3600 -s
 
+servers: venv servers-environment ## real model servers on pushed versions: a C program, Triton, KServe; 100,000 requests during pushes
+	$(BIN)/pytest -rPs -m "slow or not slow" tests/servers
+
 deltas: venv ## the campaigns of deltas in full: chains, refused deltas, load while deltas are applied
 	$(BIN)/pytest -m slow tests/deltas --timeout=7200 -s
 
@@ -251,4 +263,4 @@ bench: venv ## side-by-side measurements against peers; TORCH=, KERAS_RS= <Pytho
 	$(BIN)/python -m benchmarks.delta_push
 
 clean: ## remove what the targets made, the virtual environment included
-	rm -rf .venv .uv .matrix .tpu-compiler .sparsecore-compiler .release runs build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .uv .matrix .tpu-compiler .sparsecore-compiler .release .servers runs build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
