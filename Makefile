@@ -14,7 +14,7 @@ NEWEST := $(lastword $(MATRIX))
 PYTHONS = PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd:)"
 
 .PHONY: help venv tpu-compiler sparsecore-compiler lock check format test test-core test-tfx test-fast test-matrix test-newest interchange test-wheel release-check tfx-next contract tpu-tests tpu-tests-compiler tf-tests sparsecore-judge tfrs-tests tasks layer-values demo online-retail daily daily-kills freshness months reference golden kfp-local shared-metadata image-check faults deltas bench clean
-.PHONY: servers servers-environment
+.PHONY: servers servers-environment kube-api-server kube-check kube-schemas
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -245,6 +245,19 @@ faults: venv ## the fault campaigns in full: kills, full disks, damaged files, r
 servers: venv servers-environment ## real model servers on pushed versions: a C program, Triton, KServe; 100,000 requests during pushes
 	$(BIN)/pytest -rPs -m "slow or not slow" tests/servers
 
+kube-api-server: .kube-check/.ready ## build kube-apiserver from Debian 12's packages into .kube-check (about 20 CPU minutes, once; JOBS=2)
+
+.kube-check/.ready: tests/kube_check/build.sh
+	nice -n 19 $< .kube-check
+	@touch $@
+
+kube-check: venv kube-api-server ## Kubernetes' own API server judges every manifest: all examples, both targets, and planted mistakes
+	$(BIN)/pytest -rPs -m "slow or not slow" tests/kube_check
+
+kube-schemas: | $(UV) ## write the schemas again that `make test` checks manifests with
+	$(UV) run --quiet --no-project --with kfp-kubernetes==2.17.0 python tests/kube_check/write_kfp_schema.py
+	$(UV) run --quiet --no-project --with kubernetes-validate==1.37.0 python tests/kube_check/reduce_schemas.py
+
 deltas: venv ## the campaigns of deltas in full: chains, refused deltas, load while deltas are applied
 	$(BIN)/pytest -m slow tests/deltas --timeout=7200 -s
 
@@ -263,4 +276,4 @@ bench: venv ## side-by-side measurements against peers; TORCH=, KERAS_RS= <Pytho
 	$(BIN)/python -m benchmarks.delta_push
 
 clean: ## remove what the targets made, the virtual environment included
-	rm -rf .venv .uv .matrix .tpu-compiler .sparsecore-compiler .release .servers runs build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .uv .matrix .tpu-compiler .sparsecore-compiler .release .servers .kube-check runs build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

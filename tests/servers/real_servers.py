@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -36,11 +37,12 @@ def free_ports(count):
 
 
 @contextlib.contextmanager
-def running(command, *, environment, log, ready, timeout=240.0):
+def running(command, *, environment, log, ready, trusted=None, timeout=240.0):
     """Run a server in a process group of its own until the block ends.
 
     Args:
       ready: address that answers with status 200 as soon as the server serves.
+      trusted: file of the certificate that the server makes, if it serves by https.
     """
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -51,7 +53,7 @@ def running(command, *, environment, log, ready, timeout=240.0):
             start_new_session=True,
         )
         try:
-            wait_until(lambda: process.poll() is not None or answers(ready), timeout, log)
+            wait_until(lambda: process.poll() is not None or answers(ready, trusted), timeout, log)
             assert process.poll() is None, log.read_text(errors="replace")[-3000:]
             yield process
         finally:
@@ -64,10 +66,11 @@ def running(command, *, environment, log, ready, timeout=240.0):
             process.wait()
 
 
-def answers(address):
+def answers(address, trusted=None):
     """Return whether the address answers with status 200."""
     try:
-        with urllib.request.urlopen(address, timeout=5) as found:
+        tls = ssl.create_default_context(cafile=str(trusted)) if trusted else None
+        with urllib.request.urlopen(address, timeout=5, context=tls) as found:
             return found.status == 200
     except OSError:
         return False

@@ -68,5 +68,5 @@ def test_folder_without_a_version_is_refused(tmp_path):
 
 def test_backends_that_cannot_be_written_are_named(base, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="Triton's files cannot be written .*file"):
+    with pytest.raises(ConfigError, match=r"Triton's files cannot be written .*file"):
         write_triton_model(base, "raw", tmp_path / "file")

@@ -1,0 +1,114 @@
+"""Tests every manifest with Kubernetes' own API server (`make kube-check`): server-side dry run."""
+
+import copy
+import functools
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kube_check.api_server import FOLDER, api_server
+from tests.kube_check.manifests import COMPILED, golden_documents, pods_of, slice_pods, written_manifests
+
+pytestmark = [
+    pytest.mark.light,
+    pytest.mark.skipif(not (FOLDER / ".ready").exists(), reason="no kube-apiserver: make kube-check (builds it once)"),
+]
+ROOT = Path(__file__).parents[2]
+BUCKET = [
+    "kubeflow.image=example-docker.pkg.dev/project/repository/tfx-embeddings:0.1.0",
+    "kubeflow.pipeline_root=gs://example-bucket/root",
+    "push.destination=gs://example-bucket/serving",
+]
+TPU = ["training.strategy=tpu", "training.topology=v5e-4", "kubeflow.project=p", "kubeflow.region=us-west4"]
+EXAMPLES = {
+    "pipelines/examples/taxi.yaml": "data.path=gs://example-bucket/taxi/*.csv",
+    "examples/online_retail/online_retail.yaml": "data.path=gs://example-bucket/retail/*.parquet",
+    "examples/online_retail/daily_runs.yaml": "data.path=gs://example-bucket/days/{YYYY}-{MM}-{DD}.csv",
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with api_server(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+def refusals(server, manifests):
+    return {name: found for name, one in manifests.items() if (found := server.dry_run(one))}
+
+
+def test_api_server_takes_every_manifest(server):
+    manifests = {**slice_pods(), **written_manifests()[0]}
+    for name in COMPILED:
+        manifests |= {f"{name}/{task}": pod for task, pod in pods_of(golden_documents(name)).items()}
+    assert refusals(server, manifests) == {}
+    assert server.stored("Pod") == set()
+    sys.stdout.write(json.dumps({"taken": len(manifests)}) + "\n")
+
+
+@pytest.mark.tfx
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["vertex", "kubeflow"])
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_api_server_takes_the_pods_of_every_example(server, example, target):
+    """All examples, compiled now, for both targets, with a TPU and without."""
+    from pipelines.cluster.compile_kubeflow import compile_pipeline
+    from pipelines.config import load_config
+
+    taken = 0
+    for more in ([], [*TPU, "kubeflow.resources.EmbeddingTrainer={cpu: 4, memory_gb: 16}"]):
+        config = load_config(ROOT / example, [*BUCKET, EXAMPLES[example], *more])
+        pods = pods_of(compile_pipeline(config, target))
+        assert refusals(server, pods) == {}
+        taken += len(pods)
+    sys.stdout.write(json.dumps({"example": example, "target": target, "pods": taken}) + "\n")
+
+
+def container(pod):
+    return pod["spec"]["containers"][0]
+
+
+MISTAKES = {
+    "part of a chip": (lambda pod: container(pod)["resources"]["limits"].update({"google.com/tpu": "4.5"}), "integer"),
+    "no number": (lambda pod: container(pod)["resources"]["limits"].update({"google.com/tpu": "four"}), "quantit"),
+    "negative": (lambda pod: container(pod)["resources"]["limits"].update({"google.com/tpu": "-4"}), "greater than or"),
+    "other request": (
+        lambda pod: container(pod)["resources"].update(requests={"google.com/tpu": "2"}),
+        "must be equal to google.com/tpu limit",
+    ),
+    "request without limit": (
+        lambda pod: container(pod).update(resources={"requests": {"google.com/tpu": "4"}}),
+        "[Ll]imit must be set",
+    ),
+    "resource without domain": (
+        lambda pod: container(pod)["resources"]["limits"].update(tpu="4"),
+        "must be a standard resource",
+    ),
+    "operator": (lambda pod: pod["spec"]["tolerations"][0].update(operator="Exist"), "operator"),
+    "value of Exists": (lambda pod: pod["spec"]["tolerations"][0].update(value="present"), "value must be empty"),
+    "effect": (lambda pod: pod["spec"]["tolerations"][0].update(effect="NoStart"), "effect"),
+    "label's key": (lambda pod: pod["spec"]["nodeSelector"].update({"gke tpu": "2x2"}), "nodeSelector|name part"),
+    "label's value": (
+        lambda pod: pod["spec"]["nodeSelector"].update({"cloud.google.com/gke-tpu-topology": "2 x 2"}),
+        "valid label",
+    ),
+    "name": (lambda pod: pod["metadata"].update(name="EmbeddingTrainer"), "RFC 1123|lowercase"),
+    "unknown key": (lambda pod: pod["spec"].update(nodeSelectors={}, toleration=[{"key": "a"}]), "ignored"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_api_server_refuses_a_wrong_pod_of_a_tpu(server, mistake):
+    change, words = MISTAKES[mistake]
+    pod = copy.deepcopy(_trainer())
+    assert server.dry_run(pod) == ""
+    change(pod)
+    assert re.search(words, server.dry_run(pod)), server.dry_run(pod)
+
+
+@functools.cache
+def _trainer():
+    return slice_pods()["v5e-4"]
