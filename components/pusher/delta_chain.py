@@ -111,6 +111,18 @@ def read_chain(destination: StrPath, version: int, first: str) -> list[Link]:
     return chain
 
 
+def chain_of_version(folder: StrPath, facts: Json) -> list[Link]:
+    """Read and verify the deltas of the version in a folder, whose manifest has those facts; none if it has none.
+
+    Raises:
+      CheckpointError: one is missing or damaged, or is not based on the one before it.
+    """
+    destination, name = os.path.split(os.path.abspath(folder))
+    if not (name.isascii() and name.isdigit()) or not last_delta(destination, int(name)):
+        return []
+    return read_chain(destination, int(name), exported_digest(facts))
+
+
 def last_delta(destination: StrPath, version: int) -> int:
     """Return the number of a version's last delta; 0 if it has none."""
     return max(numbers_of(destination, version), default=0)

@@ -10,6 +10,7 @@ import base64
 import dataclasses
 import http.client
 import json
+import re
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -131,38 +132,72 @@ def rest_call(server: str, model: str, version: int, timeout: float = _TIMEOUT) 
       timeout: seconds to wait for an answer.
 
     Raises:
-      ConfigError: the address is not of http or https.
+      ConfigError: the address is not one of http or https, or has more than a host, a port and a path.
     """
-    address = urllib.parse.urlsplit(server)
-    if address.scheme not in ("http", "https") or not address.hostname:
-        raise ConfigError(f"`--server` is {server!r}: it must be an address such as http://localhost:8501.")
-    path = f"{address.path.rstrip('/')}/v1/models/{urllib.parse.quote(model)}/versions/{version}:predict"
+    address, port = _address(server)
+    path = f"{address.path.rstrip('/')}/v1/models/{urllib.parse.quote(model, safe='')}/versions/{version}:predict"
     kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
 
     def call(**inputs: Any) -> Mapping[str, Any]:
         body = json.dumps({"signature_name": APPLY_DELTA, "inputs": {name: _json(one) for name, one in inputs.items()}})
-        connection = kind(str(address.hostname), address.port, timeout=timeout)
+        connection = kind(str(address.hostname), port, timeout=timeout)
         try:
             connection.request("POST", path, body, {"Content-Type": "application/json"})
             response = connection.getresponse()
-            answer = json.loads(response.read())
+            content = response.read()
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise DeltaError(
-                f"{server} did not answer ({type(error).__name__}: {error}): check that it runs, and repeat the "
+                f"the server did not answer ({type(error).__name__}: {error}): check that it runs, and repeat the "
                 "command, which goes on where the server is."
             ) from error
         finally:
             connection.close()
         if response.status != http.client.OK:
             raise DeltaError(
-                f"{server} answered {response.status} for version {version} of model {model!r}: "
-                f"{str(answer.get('error', ''))[:200]!r}; wait until the server has loaded that version, and "
-                "check the name."
+                f"the server answered {response.status} for version {version} of model {model!r}: "
+                f"{_error_of(content)!r}; wait until it has loaded that version, and check the name."
             )
-        outputs: Mapping[str, Any] = answer["outputs"]
-        return outputs
+        return _outputs_of(content)
 
     return call
+
+
+def _address(server: str) -> tuple[urllib.parse.SplitResult, int | None]:
+    """Split an address, and return it with its port."""
+    try:
+        address = urllib.parse.urlsplit(server)
+        known = address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+        more = address.username is not None or address.query or address.fragment
+        if known and not more and re.fullmatch(r"[!-~]+", server):
+            return address, address.port
+    except ValueError:  # of the port, or of an IPv6 address
+        pass
+    given = re.sub(r"//.*@", "//...@", server)  # a password is not printed
+    raise ConfigError(
+        f"`--server` is {given!r}: it must be an address such as http://localhost:8501 or https://host/path, without "
+        "a user name or a query."
+    )
+
+
+def _error_of(content: bytes) -> str:
+    """Return what a server says is wrong: the `error` of TensorFlow Serving, or the first characters of anything."""
+    try:
+        return str(json.loads(content)["error"])[:200]
+    except (ValueError, KeyError, TypeError):
+        return content[:200].decode(errors="replace")
+
+
+def _outputs_of(content: bytes) -> Mapping[str, Any]:
+    """Parse the outputs of `apply_delta`."""
+    try:
+        found = json.loads(content)["outputs"]
+        numbers = {name: int(found[name]) for name in ("applied", "number")}
+        return {**numbers, **{name: str(found[name]) for name in ("reason", MODEL_DIGEST)}}
+    except (ValueError, KeyError, TypeError) as error:
+        raise DeltaError(
+            f"the server did not answer as `{APPLY_DELTA}` does, but {content[:100]!r}: check that the address is that "
+            "of TensorFlow Serving's REST interface."
+        ) from error
 
 
 def _json(value: int | str | bytes) -> Any:

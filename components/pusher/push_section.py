@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
+from embedding_core.delta_protocol import require_secret
 from embedding_core.errors import ConfigError
 from embedding_core.rows_dtype import RowsDtypeSetting
 from embedding_core.schema import Json, NonNegative, Positive, PositiveNumber, Section, Share, Text
@@ -34,7 +35,7 @@ class Deltas(Section):
         """Return the secret.
 
         Raises:
-          ConfigError: the environment variable is missing or empty.
+          ConfigError: the environment variable is missing or empty, or the secret is too short.
         """
         value = os.environ.get(self.secret_variable, "")
         if not value:
@@ -42,7 +43,9 @@ class Deltas(Section):
                 f"`push.deltas` needs a secret, and the environment variable {self.secret_variable!r} is not set: "
                 "set it to a random text, such as that of `openssl rand -hex 32`, where the model is pushed from."
             )
-        return value.encode()
+        secret = os.fsencode(value)
+        require_secret(secret)
+        return secret
 
 
 class _OrBool:

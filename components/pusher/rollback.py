@@ -7,7 +7,7 @@ import datetime
 import os
 from pathlib import Path
 
-from components.pusher.delta_chain import exported_digest, last_delta, read_chain, write_chain
+from components.pusher.delta_chain import chain_of_version, write_chain
 from components.pusher.publish import publish, require_local
 from components.pusher.served import Publication, served_versions
 from components.pusher.version_manifest import content_digest, verify_version, version_digests
@@ -46,7 +46,7 @@ def roll_back(base: StrPath, to: int | None = None) -> Publication:
         )
     source = next(path for path in Path(base).iterdir() if path.name.isdigit() and int(path.name) == target)
     manifest = verify_version(source)
-    chain = read_chain(base, target, exported_digest(manifest["facts"])) if last_delta(base, target) else []
+    chain = chain_of_version(source, manifest["facts"])
     facts = {**manifest["facts"], "rollback": _rollback(manifest, target, there[-1])}
 
     def unchanged(copy: str) -> Json:

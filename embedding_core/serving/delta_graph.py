@@ -17,14 +17,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from embedding_core.delta_protocol import APPLY_DELTA, MODEL_DIGEST
-from embedding_core.errors import ConfigError
+from embedding_core.delta_protocol import APPLY_DELTA, MODEL_DIGEST, require_secret
 from embedding_core.serving.changing_tokens import ChangingTokenTable
 from embedding_core.serving.delta_content import Content, Parts, first_reason
 from embedding_core.serving.served_state import Layout
 from embedding_core.serving.serving_module import ServingModule
 
-MIN_SECRET = 16
 _BUCKETS = 2**63 - 1
 _HASHES = 4
 _PATIENCE = 10.0  # seconds that a request waits for a writer
@@ -47,11 +45,7 @@ class DeltaExport:
 
     def __post_init__(self) -> None:
         """Refuse a secret that is easily guessed."""
-        if len(self.secret) < MIN_SECRET:
-            raise ConfigError(
-                f"the secret for deltas has {len(self.secret)} bytes: it needs at least {MIN_SECRET}, since everyone "
-                "who can read a version can try secrets; make one with `openssl rand -hex 32`."
-            )
+        require_secret(self.secret)
 
     def spare_of(self, tokens: int) -> int:
         """Return the number of spare rows of a table."""

@@ -21,6 +21,16 @@ def check_data_settings(config: PipelineConfig) -> Settings:
     return component_inputs.example_settings(config)
 
 
+def check_secret_of_deltas(config: PipelineConfig) -> None:
+    """Check that this process, which is going to push the model, has the secret of `push.deltas`.
+
+    Raises:
+      ConfigError: the environment variable is missing or empty, or the secret is too short.
+    """
+    if config.push.deltas is not None:
+        config.push.deltas.secret()
+
+
 def warnings_of(config: PipelineConfig) -> Iterator[str]:
     """Yield warnings about what may be a mistake, but does not stop a run."""
     gaps = missing_spans(config.data)

@@ -27,7 +27,7 @@ def serve_delta(
     secret_variable: Annotated[
         str | None, typer.Option(metavar="NAME", help="Environment variable of the secret; see `push.deltas`.")
     ] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an answer.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0.1, max=86_400, help="Seconds to wait for an answer.")] = 60.0,
 ) -> None:
     """Apply the deltas of the newest version below DESTINATION to servers that run.
 
@@ -48,7 +48,7 @@ def serve_delta(
         try:
             done = apply_chain(call, first, chain, secret)
         except DeltaError as error:
-            failed.append(str(error))
+            failed.append(f"{address}: {error}")
             continue
         echo(
             f"{address}: version {version}, {done.number - done.before} deltas applied, {done.before} were there; it "

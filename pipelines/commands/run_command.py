@@ -108,7 +108,7 @@ def _ready(
       overrides: settings that override the file's.
       check: a further check of the configuration.
     """
-    from pipelines.checks.early_checks import check_data_settings
+    from pipelines.checks.early_checks import check_data_settings, check_secret_of_deltas
     from pipelines.config import load_config
     from pipelines.local.storage_errors import storage_errors_as_one
     from pipelines.local.work_dir import prepare, ready_metadata
@@ -117,6 +117,7 @@ def _ready(
     checked = load_config(config, overrides)
     check(checked)
     check_data_settings(checked)
+    check_secret_of_deltas(checked)
     show_warnings(checked)
     upgraded = ready_metadata(checked)
     if upgraded is not None:

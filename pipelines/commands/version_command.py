@@ -32,20 +32,25 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(version: _Version, as_json: _Json = False) -> None:
-    """Check every file of VERSION against its manifest.
+    """Check every file of VERSION and of its deltas against their manifests.
 
     Exit code 1: a file is damaged; the error names it.
     """
+    from components.pusher.delta_chain import chain_of_version
     from components.pusher.publish import require_local
     from components.pusher.version_manifest import verify_version
 
     require_local(version)
     manifest = verify_version(version)
+    chain = chain_of_version(version, manifest["facts"])
     if as_json:
         echo(json.dumps(manifest, indent=1))
         return
     size = sum(entry["bytes"] for entry in manifest["files"].values())
     echo(f"{version}: {len(manifest['files'])} files, {size:,} bytes, as published; sha256 {manifest['digest']}")
+    if chain:
+        size = sum(len(link.content) for link in chain)
+        echo(f"{len(chain)} deltas, {size:,} bytes, as published; they lead to {chain[-1].digest}")
     if "rollback" in manifest["facts"]:
         echo(f"a copy of version {manifest['facts']['rollback']['of']}, which a rollback published again")
 

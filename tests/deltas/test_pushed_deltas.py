@@ -5,6 +5,8 @@ import os
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
 import dataclasses
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -20,6 +22,7 @@ from pipelines.commands import cli
 from tests.deltas.rest_server import serving
 from tests.deltas.worlds import SECRET, World
 from tests.pipelines.commands.exit_code import exit_code
+from tests.pipelines.two_days import CONFIG, write_day
 
 SETTINGS = Deltas(max_share=5.0)
 
@@ -139,19 +142,77 @@ def test_serve_delta_brings_servers_up_to_date(models, served, command, capsys, 
         monkeypatch.setenv("TFX_EMBEDDINGS_DELTA_SECRET", "not the secret at all")
         one.load(served / "1")
         assert exit_code(*arguments) == 1
-        assert "refused delta 1: the secret is wrong" in capsys.readouterr().err
+        assert f"{one.address}: the server refused delta 1: the secret is wrong" in capsys.readouterr().err
     assert exit_code(*arguments) == 1
     assert "did not answer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("server", "secret", "message"),
-    [("ftp://x", "a long enough secret", "such as http://localhost:8501"), ("http://x", "", "'OTHER' is not set")],
+    [
+        *[
+            (address, "a long enough secret", "such as http://localhost:8501")
+            for address in ("ftp://x", "localhost:8501", "http://x:99999", "http://x:a", "http://[::1", "http://a b:1")
+        ],
+        ("http://user:word@x", "a long enough secret", "'http://...@x'"),
+        ("http://x", "", "'OTHER' is not set"),
+        ("http://x", "short", "at least 16"),
+    ],
 )
 def test_serve_delta_checks_what_it_is_given(served, command, capsys, monkeypatch, server, secret, message):
     monkeypatch.setenv("OTHER", secret)
     assert exit_code("serve-delta", served, "--model", "m", "--server", server, "--secret-variable", "OTHER") == 1
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "message"),
+    [
+        (200, b"[]", "did not answer as `apply_delta` does"),
+        (200, b'{"outputs": {"number": 0}}', "did not answer as `apply_delta` does"),
+        (200, b"\xff<html>", "did not answer as `apply_delta` does"),
+        (400, b'{"error": "key \\"apply_delta\\" not found"}', "answered 400 for version 1 of model 'm': 'key"),
+        (403, b"<html>forbidden", "answered 403 for version 1 of model 'm': '<html>forbidden'"),
+    ],
+)
+def test_serve_delta_names_what_a_stranger_answers(served, command, capsys, status, content, message):
+    class Stranger(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *arguments):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Stranger) as stranger:
+        thread = threading.Thread(target=stranger.handle_request)
+        thread.start()
+        address = f"http://127.0.0.1:{stranger.server_address[1]}"
+        assert exit_code("serve-delta", served, "--model", "m", "--server", address) == 1
+        thread.join()
+    assert message in capsys.readouterr().err
+
+
+def test_verify_reads_deltas_too(models, served, command, capsys):
+    push(served, models, 1)
+    assert exit_code("verify", served / "1") == 0
+    assert "1 deltas" in capsys.readouterr().out
+    (served / "deltas" / "1" / "1" / "delta.pb").write_bytes(b"damaged")
+    assert exit_code("verify", served / "1") == 1
+    assert "'delta.pb' is not what its manifest says" in capsys.readouterr().err
+
+
+def test_run_and_follow_want_the_secret_before_anything_is_loaded(tmp_path, monkeypatch, command, capsys):
+    write_day(tmp_path, 1, range(30))
+    (tmp_path / "my.yaml").write_text(CONFIG + "push: {deltas: true}\n")
+    monkeypatch.delenv("TFX_EMBEDDINGS_DELTA_SECRET")
+    for name in ("run", "follow"):
+        assert exit_code(name, tmp_path / "my.yaml") == 1
+        assert "'TFX_EMBEDDINGS_DELTA_SECRET' is not set" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
 
 
 def test_secret_has_to_be_set(monkeypatch):
