@@ -1,0 +1,105 @@
+"""Versions with deltas that earlier commits wrote are read as they were; formats without a number are held by bytes.
+
+If a test of bytes fails, the format changed: add files in the new format beside the others (README.md), keep reading
+the old ones, and name the new folder in `NEWEST`.
+"""
+
+import os
+import tarfile
+from pathlib import Path
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+
+import numpy as np
+import pytest
+
+from components.pusher.delta_chain import folder_of, read_chain, write_chain
+from components.pusher.delta_client import apply_chain, newest_chain
+from components.pusher.delta_push import find_pushed
+from components.pusher.version_manifest import MANIFEST, verify_version, write_manifest
+from embedding_core.delta_protocol import APPLY_DELTA
+from embedding_core.serving.delta import Delta
+from embedding_core.serving.loaded_version import LoadedVersion
+from embedding_core.serving.served_state import LAYOUT, Layout, read_state
+from embedding_core.vocabulary import load_vocabularies, save_vocabulary
+
+DATA = Path(__file__).parent / "data"
+WRITTEN = sorted(path.parent.name for path in DATA.glob("*/deltas.tar.xz"))
+NEWEST = {"deltas": "decision_0031", "vocabularies": "1bd8e93"}
+"""The folders whose files have today's formats."""
+
+
+def unpacked(name, kind, folder):
+    with tarfile.open(DATA / name / f"{kind}.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.fixture(scope="module", params=WRITTEN)
+def written(request, tmp_path_factory):
+    return unpacked(request.param, "deltas", tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(scope="module")
+def newest(tmp_path_factory):
+    return unpacked(NEWEST["deltas"], "deltas", tmp_path_factory.mktemp("newest"))
+
+
+def test_deltas_lead_from_state_to_state_with_the_answers_of_then(written):
+    base = written / "served"
+    version, first, chain = newest_chain(str(base))
+    assert len(chain) == 3
+    assert find_pushed(str(base), "delta 3")[0].delta == 3
+    expected = np.load(written / "expected.npz")
+    rows = [expected[name].tobytes() for name in expected.files if name.startswith("examples/")]
+    secret = (written / "secret").read_bytes()
+    with LoadedVersion(base / str(version)) as served:
+        for number in range(len(chain) + 1):
+            done = apply_chain(lambda **inputs: served.call(APPLY_DELTA, **inputs), first, chain[:number], secret)
+            assert done.digest == served.state().digest() == [first, *(link.digest for link in chain)][number]
+            names = [name for name in expected.files if name.startswith(f"answers/{number}/")]
+            assert names
+            for name in names:
+                _, _, signature, output = name.split("/")
+                got = served.answer(signature, rows)[output]
+                if got.dtype == object:  # the digest
+                    assert got.tolist() == expected[name].tolist()
+                else:
+                    np.testing.assert_allclose(got, expected[name], rtol=1e-6, atol=1e-7, err_msg=name)
+
+
+def test_content_of_a_delta_has_todays_bytes(newest):
+    version, _, chain = newest_chain(str(newest / "served"))
+    state = read_state(newest / "served" / str(version))
+    for link in chain:
+        delta = Delta.from_bytes(link.content, state)
+        assert delta.to_bytes(state.layout) == link.content
+        state = delta.applied(state)
+        assert state.digest() == link.digest
+
+
+def test_manifests_of_deltas_and_of_a_version_and_its_layout_have_todays_bytes(newest, tmp_path):
+    base = newest / "served"
+    version, first, chain = newest_chain(str(base))
+    write_chain(tmp_path, version, read_chain(base, version, first))
+    for link in chain:
+        then, now = (Path(folder_of(folder, version), str(link.number)) for folder in (base, tmp_path))
+        assert {path.name: path.read_bytes() for path in now.iterdir()} == {
+            path.name: path.read_bytes() for path in then.iterdir()
+        }
+    manifest = verify_version(base / str(version))
+    files = {name: {"size": one["bytes"], "sha256": one["sha256"]} for name, one in manifest["files"].items()}
+    write_manifest(str(tmp_path), files, manifest["facts"])
+    assert (tmp_path / MANIFEST).read_bytes() == (base / str(version) / MANIFEST).read_bytes()
+    Layout.load(base / str(version)).save(tmp_path)
+    assert (tmp_path / LAYOUT).read_bytes() == (base / str(version) / LAYOUT).read_bytes()
+
+
+def test_files_of_a_vocabulary_have_todays_bytes(tmp_path):
+    then = unpacked(NEWEST["vocabularies"], "files", tmp_path / "then") / "embedding_checkpoint/vocabularies"
+    (tmp_path / "now").mkdir()
+    for vocabulary in load_vocabularies(then).values():
+        save_vocabulary(vocabulary, tmp_path / "now")
+    written = {path.name: path.read_bytes() for path in (tmp_path / "now").iterdir()}
+    assert len(written) >= 3
+    assert written == {name: (then / name).read_bytes() for name in written}
