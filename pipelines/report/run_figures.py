@@ -217,8 +217,16 @@ def _push(node: Node, missed: Sequence[str], request: Callable[[str], str]) -> F
         "version": pushed_name(node.facts),
         "destination": destination,
         "reason": reason.strip(),
-        "query": request(destination) if pushed else "",
+        "query": _note_of_delta(node.facts) + request(destination) if pushed else "",
     }
+
+
+def _note_of_delta(facts: Mapping[str, Any]) -> str:
+    """Return a comment for code that loads a version whose deltas it does not apply."""
+    delta = facts.get("pushed_delta", "0")
+    return (
+        "" if delta == "0" else f"# As exported, before its {delta} deltas: `serve-delta` applies them to a server.\n"
+    )
 
 
 def _curves(history: Figures) -> dict[str, dict[str, list[tuple[float, float]]]]:

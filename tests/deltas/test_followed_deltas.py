@@ -17,7 +17,10 @@ def followed(folder):
     from pipelines.local.following import follow
 
     config = load_config(folder / "my.yaml", DELTAS)
-    return [report.push["version"] for report in follow(config, until_idle=True)]
+    reports = list(follow(config, until_idle=True))
+    for report in reports:
+        assert ("serve-delta" in report.push["query"]) == ("-delta-" in report.push["version"])
+    return [report.push["version"] for report in reports]
 
 
 def test_each_span_is_pushed_as_a_delta(tmp_path, monkeypatch):
