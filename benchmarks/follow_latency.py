@@ -109,7 +109,7 @@ def measure(spans: Sequence[Span], folder: pathlib.Path, seconds: float, overrid
     writer = threading.Thread(target=replay, daemon=True)
     writer.start()
     latencies: list[float] = []
-    known = trained_spans(config).spans
+    known = trained_spans(config).files.keys()
     for report in follow(config):
         if not report.push["pushed"]:
             print(f"nothing was pushed: {report.push['reason']}", flush=True)
@@ -117,7 +117,7 @@ def measure(spans: Sequence[Span], folder: pathlib.Path, seconds: float, overrid
         model = tf.saved_model.load(os.path.join(config.push_destination, str(report.push["version"])))
         model.signatures["serving_default"](examples=tf.constant([b""])[:0])
         answered = time.monotonic()
-        trained = trained_spans(config).spans
+        trained = trained_spans(config).files.keys()
         for number in sorted(int(one) for one in trained - known):
             begin = written[number] - seconds
             latencies += [answered - (begin + place * seconds) for place in spans[number].places]

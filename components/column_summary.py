@@ -21,13 +21,13 @@ class ColumnSummary:
     """The values of one column in one split.
 
     Attributes:
-      kind: kind of feature: "bytes", "int64" or "float".
+      kind: kind of feature, also of a column without values: "bytes", "int64" or "float".
       rows: rows that have a value.
       values: number of values.
       fewest, most: smallest and largest number of values in a row, among the rows that have a value.
-      smallest, largest: smallest and largest number; None for texts, or if there is no value.
+      smallest, largest: smallest and largest number; None for texts, or without values.
       total: sum of the numbers.
-      only: digest of the value if all values are equal; "" if they differ, None if there is no value,
+      only: digest of the value if all values are equal; "" if they differ, None without values,
         "private" if the column is private.
     """
 
@@ -43,9 +43,10 @@ class ColumnSummary:
 
     def add(self, other: ColumnSummary) -> None:
         """Add the values of further rows."""
+        if other.rows or not self.rows:
+            self.kind = other.kind
         if not other.rows:
             return
-        self.kind = other.kind
         self.fewest = min(self.fewest, other.fewest) if self.rows else other.fewest
         self.most = max(self.most, other.most)
         self.only = other.only if self.only in (None, other.only) else ""

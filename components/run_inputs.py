@@ -17,7 +17,7 @@ from embedding_core.training.finished_run import RunDescription
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NumberSources:
-    """Sources of the numbers of a run: outputs of Transform, or raw columns if there is no transform graph.
+    """Sources of the numbers of a run: outputs of Transform, or raw columns without a transform graph.
 
     Attributes:
       config: the tables and features.
@@ -72,7 +72,7 @@ def sources_of_run(
     Args:
       run: `training.json` of the ModelRun.
       transform_graph: folder of the TransformGraph artifact, if the run had one.
-      schema: folder of the Schema artifact; needed if there is no transform graph.
+      schema: folder of the Schema artifact; needed without a transform graph.
     """
     return NumberSources(
         config=run.config,

@@ -143,7 +143,7 @@ def _with_classes(task: Task, transform_graph: str | None) -> Task:
         return task
     if not transform_graph:
         raise ConfigError(
-            f"`kind` of task {task.name!r} is 'multiclass', and there is no `transform_graph`, which holds its "
+            f"`kind` of task {task.name!r} is 'multiclass', and `transform_graph` is missing, which holds its "
             "classes: give the channel of Transform."
         )
     return task.replace(classes=read_classes(transform_graph, str(task.key)))

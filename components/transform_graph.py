@@ -102,7 +102,7 @@ def read_classes(uri: str, key: str) -> tuple[str, ...]:
       key: name of the label among Transform's outputs, and of its vocabulary.
 
     Raises:
-      DataError: there is no such vocabulary, or it does not have 2 to 10,000 classes.
+      DataError: the vocabulary does not exist, or does not have 2 to 10,000 classes.
     """
     graph = _open(uri, _digest(uri))
     if graph.vocabulary_file_by_name(key) is None:
@@ -123,6 +123,20 @@ def read_classes(uri: str, key: str) -> tuple[str, ...]:
 def range_output(name: str) -> str:
     """Name the output of Transform that holds the range of a dense feature, `_RANGE_FIELDS` in each row."""
     return f"{name}.range"
+
+
+def recorded_range(
+    feature: Mapping[str, Any], ranges: Mapping[str, Mapping[str, Any]]
+) -> Mapping[str, Any] | None:
+    """Return the range that a previous model recorded for a dense feature; None if it does not apply.
+
+    Args:
+      feature: name, column and `log1p` of the feature.
+      ranges: ranges of the previous model by feature; it applies if column and `log1p` are the same.
+    """
+    span = ranges.get(feature["name"])
+    same = span is not None and all(span.get(key) == feature[key] for key in ("column", "log1p"))
+    return span if same else None
 
 
 def read_ranges(uri: str, names: Collection[str]) -> dict[str, dict[str, float]]:

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 import tensorflow_transform as tft
 
-from components.transform_graph import range_output
+from components.transform_graph import range_output, recorded_range
 from embedding_core.errors import DataError
 from pipelines.pipeline.ranges import ranges_of, scaled_by
 
@@ -63,19 +63,12 @@ def dense_features(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Tens
         _number(_column(inputs, feature["column"]), feature["column"], log1p=feature["log1p"]) for feature in features
     ]
     previous = custom_config.get("ranges", {})
-    spans = ranges_of(tf.concat(values, axis=1), [_recorded(feature, previous) for feature in features])
+    spans = ranges_of(tf.concat(values, axis=1), [recorded_range(feature, previous) for feature in features])
     outputs = {}
     for feature, value, span in zip(features, values, spans, strict=True):
         outputs[feature["name"]] = scaled_by(value, span)
         outputs[range_output(feature["name"])] = tf.repeat(tf.stack(span)[None], tf.shape(value)[0], axis=0)
     return outputs
-
-
-def _recorded(feature: Settings, ranges: Mapping[str, Settings]) -> Settings | None:
-    """Return the previous model's range of the feature if its column and `log1p` are the same; otherwise None."""
-    span = ranges.get(feature["name"])
-    same = span is not None and all(span.get(key) == feature[key] for key in ("column", "log1p"))
-    return span if same else None
 
 
 def labels(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Tensor]:

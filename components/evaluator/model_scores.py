@@ -136,7 +136,7 @@ def scored_batches(
       users: reads the user of each row; None if no metric needs users.
 
     Raises:
-      DataError: there are no rows, a file is damaged, or a prediction is not finite.
+      DataError: the files have no rows, a file is damaged, or a prediction is not finite.
     """
     if not files:
         raise DataError("the eval split has no files: check the input and how it is split.")

@@ -25,7 +25,7 @@ def summary_of(column: pa.Array, chosen: Mask, *, known_to_differ: bool) -> Colu
     counts = values_per_row(rows)
     counts = counts[counts > 0]
     if not len(counts):
-        return ColumnSummary()
+        return ColumnSummary(kind=kind_of(column))
     values = flat_values(rows).drop_null()
     summary = ColumnSummary(
         kind=kind_of(column),

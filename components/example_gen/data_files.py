@@ -116,8 +116,8 @@ def span_numbers(files: Sequence[str], input_base: str, spans: PatternSpans) -> 
     expression = re.compile(re.escape(posixpath.join(input_base, "")) + _expression(spans.pattern), re.DOTALL)
     matches = [(expression.fullmatch(path), path) for path in files]
     spanned = [(_span(match.groupdict()), path) for match, path in matches if match]
-    first, last = spans.numbers
-    return [(span, path) for span, path in sorted(spanned) if first <= span <= last]
+    (first, last), left_out = spans.numbers, spans.left_out
+    return [(span, path) for span, path in sorted(spanned) if first <= span <= last and span not in left_out]
 
 
 def _expression(pattern: str) -> str:

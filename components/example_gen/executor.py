@@ -34,6 +34,7 @@ from components.example_gen.rows import SHOWN
 from components.example_gen.settings import Settings
 from components.example_gen.splits import SPLITS
 from components.example_gen.tally import Tally, sum_of
+from components.piece_names import describe_pieces
 from embedding_core.errors import ConfigError, DataError, EmbeddingError
 from embedding_core.schema import Json
 from embedding_core.storage import file_digest
@@ -62,17 +63,21 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
         staging = posixpath.join(examples.uri, f".staging-{uuid.uuid4().hex}")
         fileio.makedirs(staging)
         try:
+            found = find_pieces(data.files, input_base, settings)
+            named = posixpath.join(input_base, pattern)
+            if settings.spans is not None:
+                named = f"{named} ({describe_pieces(found)})"
             parts = 0 if settings.histories is None else number_of_parts(unpacked_bytes(data.files))
             work = _Work(properties[keys.DATA_FORMAT], settings.to_json(), staging, parts)
             groups = self._in_parallel(_Ingest(work), group_files(data.files), staging)
             tally = sum_of(Tally.from_json(group["tally"]) for group in groups)
             digests = {path: digest for group in groups for path, digest in group["sha256"].items()}
             if parts:
-                tally.check(settings, posixpath.join(input_base, pattern))
+                tally.check(settings, named)
                 files = [name for group in groups for name in group["events"]]
                 made = self._in_parallel(_MakeHistories(work), [files] * parts, staging)
                 tally.add(sum_of(Tally.from_json(part["tally"]) for part in made))
-            tally.check(settings, posixpath.join(input_base, pattern))
+            tally.check(settings, named)
             _publish(tally, staging, examples)
         finally:
             fileio.rmtree(staging)
@@ -82,7 +87,7 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
         if not settings.passthrough:  # passthrough keeps NaNs, which summaries count as missing
             fact = summaries_to_json(tally.kept, _shown_summaries(tally, settings))
             examples.set_string_custom_property(COLUMNS_FACT, fact)
-        pieces = pieces_fact(find_pieces(data.files, input_base, settings), properties[keys.SETTINGS], digests)
+        pieces = pieces_fact(found, properties[keys.SETTINGS], digests)
         examples.set_string_custom_property(keys.DATA_FACT, json.dumps(pieces))
         execution.files_read.extend({"path": path, "size": size_of(path)} for path in data.files)
 

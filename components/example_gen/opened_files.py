@@ -129,7 +129,7 @@ def check_columns(path: str, present: Sequence[str], needed: Sequence[str], made
         )
     for name in needed:
         if name not in present:
-            raise DataError(f"{path}: there is no column {name!r}: {nearest(name, present)}")
+            raise DataError(f"{path}: column {name!r} is missing: {nearest(name, present)}")
     check_made(path, present, made)
 
 

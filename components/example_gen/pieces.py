@@ -44,7 +44,7 @@ class Piece:
 
 
 def find_pieces(files: Sequence[str], input_base: str, settings: Settings) -> list[Piece]:
-    """Group the files into pieces: one per span, in order, or one per file if there are no spans.
+    """Group the files into pieces: one per span, in order, or one per file without spans.
 
     Args:
       files: paths that `find_files` returned.

@@ -174,7 +174,7 @@ def _restricted_split(settings: Settings, histories: Histories | None, names: Se
 
 
 def _first_rows(batches: Iterator[Batch], rows: int) -> tuple[list[Batch], bool]:
-    """Return at most `rows` rows, of the first batch only, and whether there are no others."""
+    """Return at most `rows` rows, of the first batch only, and whether these are all."""
     first = list(itertools.islice(batches, 2))
     if not first:
         return [], True

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Literal, NamedTuple
 
 from components.example_gen.row_selection import Scalar
-from embedding_core.schema import Mistakes, Positive, Section, Text
+from embedding_core.schema import Listed, Mistakes, Positive, Section, Text
 
 _SHOWN = 5
 _OPEN = (0, 1 << 62)
@@ -39,17 +39,18 @@ class Spans(Section):
         run.
       every: number of days (or numbers) from one file to the next, such as 7 for weekly files. Files in between are
         read too, but may be missing.
+      without: spans that are left out, for instance one whose files are damaged.
     """
 
     first: Scalar | None = None
     last: Scalar | None = None
     missing: Literal["warn", "error"] = "warn"
     every: Positive = 1
+    without: Listed[Scalar] = ()
 
     def bound_mistakes(self, pattern: str) -> Mistakes:
-        """Yield the bounds that do not fit the placeholders of a file pattern."""
-        for key in ("first", "last"):
-            value = getattr(self, key)
+        """Yield the bounds, and spans left out, that do not fit the placeholders of a file pattern."""
+        for key, value in (("first", self.first), ("last", self.last), *(("without", one) for one in self.without)):
             fits = _is_date(value) if is_dated(pattern) else type(value) is int
             if value is not None and not fits:
                 kind = "a date such as 2011-10-31" if is_dated(pattern) else "a whole number"
@@ -81,6 +82,11 @@ class PatternSpans(Spans):
         )
         return low, high
 
+    @property
+    def left_out(self) -> frozenset[int]:
+        """The numbers of the spans that are left out."""
+        return frozenset(self._number(str(one)) for one in self.without)
+
     def _number(self, bound: str) -> int:
         return datetime.date.fromisoformat(bound).toordinal() if is_dated(self.pattern) else int(bound)
 
@@ -97,6 +103,7 @@ class PatternSpans(Spans):
         high = max(present) if self.last is None else last
         inside = {span for span in present if low <= span <= high}
         expected = range(low, high + 1, self.every)
+        inside |= {span for span in self.left_out if low <= span <= high}
         absent = (span for span in expected if span not in inside)
         shown = tuple(str(self.name_of(span)) for span in itertools.islice(absent, _SHOWN))
         total = max(0, (high - low) // self.every + 1)  # `len(expected)` would fail above 2**63 - 1

@@ -64,7 +64,7 @@ class QualityGate(base_component.BaseComponent):
           table_configs: a channel of `TableConfigs`: the tables that were trained.
           rules: what the model has to pass.
           transform_graph: a channel of `TransformGraph` that computes dense features, label and weight.
-          schema: a channel of `Schema`; needed if there is no transform graph.
+          schema: a channel of `Schema`; needed without a transform graph.
           seed: seed of the sample of rows that retrieval is measured on, if the eval split is very large.
           code_fingerprint: digest of the code that runs, so that the cache misses when the code changes.
         """

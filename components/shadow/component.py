@@ -25,7 +25,7 @@ class ShadowSpec(ComponentSpec):
 class Shadow(base_component.BaseComponent):
     """Replays recorded requests on the trained model and on the last pushed version, and judges the differences.
 
-    EmbeddingPusher takes this blessing in addition to the Evaluator's. Before the first push there is no version to
+    EmbeddingPusher takes this blessing in addition to the Evaluator's. Before the first push, no version exists to
     compare with, and the model is blessed.
 
     Component `outputs` contains:

@@ -17,7 +17,7 @@ from embedding_core.shadow.request_rows import Public
 from embedding_core.shadow_rules import ShadowRules
 
 SHADOW_FILE = "shadow.json"
-_NOTHING = "nothing was pushed yet: there is no version to compare with."
+_NOTHING = "nothing was pushed yet that the model can be compared with."
 
 
 class Executor(ComponentExecutor, base_executor.BaseExecutor):
@@ -26,7 +26,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
     COMPONENT = "Shadow"
 
     def execute(self, execution: Execution) -> None:
-        """Write `shadow.json`, and bless the model if every rule is met or there is no version to compare with.
+        """Write `shadow.json`, and bless the model if every rule is met or nothing was pushed yet.
 
         Raises:
           EmbeddingError: the log is missing or damaged, or a model does not load.

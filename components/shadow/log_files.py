@@ -24,7 +24,7 @@ def log_files(path: str) -> list[str]:
     files = [path] if os.path.isfile(path) else sorted(one for one in glob.glob(path) if os.path.isfile(one))
     if not files:
         raise ConfigError(
-            f"{path!r}, and there is no such file: give a request log (TFRecords of `PredictionLog`), or a glob of "
+            f"{path!r}, and the file does not exist: give a request log (TFRecords of `PredictionLog`), or a glob of "
             "such files."
         )
     return files

@@ -27,7 +27,7 @@ def read_requests(path: str) -> Iterator[Request]:
       path: see `log_files`.
 
     Raises:
-      ConfigError: there is no such file.
+      ConfigError: the file does not exist.
       DataError: a file is damaged or cut off, or a record is not a `PredictionLog`; the error has its number.
     """
     for file in log_files(path):

@@ -13,7 +13,7 @@ from components import spec_keys as keys
 from components.base_executor import ComponentExecutor, Execution, files_below
 from components.column_summary import COLUMNS_FACT, summaries_from_json
 from components.compat import StatisticsExecutor
-from components.statistics_gen.sampled_statistics import sampled_statistics
+from components.statistics_gen.sampled_statistics import add_empty_columns, sampled_statistics
 
 _FILE = "FeatureStats.pb"
 _SAMPLE_RATES = "sample_rate_by_split"
@@ -32,12 +32,19 @@ class Executor(ComponentExecutor, StatisticsExecutor):
         """
         sample_rows = int(execution.properties.get(keys.SAMPLE_ROWS) or 0)
         examples = artifact_utils.get_single_instance(execution.inputs[keys.EXAMPLES])
-        if not sample_rows or not examples.has_custom_property(COLUMNS_FACT):
+        is_known = examples.has_custom_property(COLUMNS_FACT)
+        if not sample_rows or not is_known:
             given = {key: value for key, value in execution.properties.items() if key != keys.SAMPLE_ROWS}
             StatisticsExecutor.Do(self, execution.inputs, execution.outputs, given)
+        if not is_known:
             return
         rows, columns = summaries_from_json(examples.get_string_custom_property(COLUMNS_FACT))
         statistics = execution.output(keys.STATISTICS)
+        if not sample_rows:
+            for split in artifact_utils.decode_split_names(examples.split_names):
+                path = os.path.join(artifact_utils.get_split_uri([statistics], split), _FILE)
+                add_empty_columns(path, rows[split], columns[split])
+            return
         statistics.split_names = examples.split_names
         statistics.span = examples.span
         rates = {}

@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_data_validation as tfdv
 from tensorflow_data_validation.statistics import stats_impl
 from tensorflow_metadata.proto.v0 import statistics_pb2
+from tfx.dsl.io import fileio
 from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
 from components.column_summary import ColumnSummary
@@ -43,14 +44,41 @@ def sampled_statistics(
     )
     (dataset,) = result.datasets
     dataset.num_examples = rows
-    features = {".".join(feature.path.step): feature for feature in dataset.features}
-    for name, summary in columns.items():
-        feature = features.get(name)
-        if feature is None:  # all rows of the sample lack it
-            feature = dataset.features.add(type=_TYPES[summary.kind])
-            feature.path.step.append(name)
-        _correct(feature, summary, rows)
+    for name, feature in features_of(dataset, columns).items():
+        _correct(feature, columns[name], rows)
     return result
+
+
+def features_of(
+    dataset: statistics_pb2.DatasetFeatureStatistics, columns: Mapping[str, ColumnSummary]
+) -> dict[str, statistics_pb2.FeatureNameStatistics]:
+    """Return the features of columns by name; adds those that TFDV leaves out because no row has a value.
+
+    SchemaGen infers the types of columns from the features, so a schema has the empty columns too.
+
+    Args:
+      dataset: statistics of the rows, to which features are added.
+      columns: exact figures of the columns.
+    """
+    features = {".".join(feature.path.step): feature for feature in dataset.features}
+    for name in columns.keys() - features.keys():
+        features[name] = dataset.features.add(type=_TYPES[columns[name].kind])
+        features[name].path.step.append(name)
+    return {name: features[name] for name in columns}
+
+
+def add_empty_columns(path: str, rows: int, columns: Mapping[str, ColumnSummary]) -> None:
+    """Add to the file of TFX's StatisticsGen the columns that no row has a value of."""
+    with fileio.open(path, "rb") as file:
+        found = statistics_pb2.DatasetFeatureStatisticsList.FromString(file.read())
+    (dataset,) = found.datasets
+    empty = {name: one for name, one in columns.items() if not one.rows}
+    if not empty.keys() - {".".join(feature.path.step) for feature in dataset.features}:
+        return
+    for name, feature in features_of(dataset, empty).items():
+        _correct(feature, empty[name], rows)
+    with fileio.open(path, "wb") as file:
+        file.write(found.SerializeToString(deterministic=True))
 
 
 def _every(files: Sequence[str], step: int) -> list[bytes]:

@@ -29,7 +29,7 @@ def limits_of_training(
       topology: the slice.
 
     Returns:
-      What `sparse_core_limits` returns; None if there is no `custom_config`, or if the slice has no SparseCores.
+      What `sparse_core_limits` returns; None without a `custom_config`, or if the slice has no SparseCores.
 
     Raises:
       ConfigError: a setting is invalid, or the batch cannot be divided among the SparseCores.

@@ -78,7 +78,7 @@ class EmbeddingTrainer(base_component.BaseComponent):
             gives them, if there is one.
           transform_graph: a channel of `TransformGraph` that computes dense features, label and weight;
             without one they are raw columns of numbers.
-          schema: a channel of `Schema`; needed if there is no transform graph.
+          schema: a channel of `Schema`; needed without a transform graph.
           warm_start: a channel of `EmbeddingCheckpoint` that tables and slots start from; `dense_start` of
             `custom_config` says what the dense part takes from it.
           run_fn: dotted path of the function that trains.

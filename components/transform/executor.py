@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -24,13 +25,20 @@ from tfx_bsl.tfxio.tf_example_record import TFExampleRecord
 
 from components import spec_keys as keys
 from components.base_executor import ComponentExecutor, Execution
+from components.column_summary import COLUMNS_FACT, summaries_from_json
+from components.piece_names import describe_fact
 from components.transform.batched_examples import BatchedExamples
+from components.transform_graph import read_ranges, recorded_range
 from embedding_core.checkpoint.dense import DENSE, read_dense
+from embedding_core.errors import DataError
 from embedding_core.schema import Json
 from embedding_core.storage import json_digest
 
 _SPLIT = "train"
 _NAME = ["Transform"]
+_DENSE = "dense"
+"""The key of `custom_config` that lists the dense features."""
+
 _RANGES = "ranges"
 """The key of `custom_config` under which `preprocessing_fn` finds the ranges, by dense feature."""
 
@@ -52,7 +60,7 @@ class Executor(ComponentExecutor, base_beam_executor.BaseBeamExecutor):
 
         Raises:
           CheckpointError: the dense part of the base checkpoint is damaged.
-          DataError: a file of the examples is damaged.
+          DataError: a file of the examples is damaged, or the column of a dense feature is empty and its range unknown.
         """
         graph = execution.output(keys.TRANSFORM_GRAPH)
         schema = _schema(execution)
@@ -84,6 +92,7 @@ class Executor(ComponentExecutor, base_beam_executor.BaseBeamExecutor):
                 fileio.rmtree(scratch)
         metadata = dataset_metadata.DatasetMetadata(schema)
         metadata_io.write_metadata(metadata, os.path.join(folder, tft.TFTransformOutput.RAW_METADATA_DIR))
+        _check_ranges(execution, folder)
 
 
 def _no_rows() -> beam.PTransform:
@@ -97,6 +106,34 @@ def _config(execution: Execution) -> Json:
         dense = read_dense(os.path.join(base, DENSE))
         config[_RANGES] = {} if dense is None else dict(dense.ranges)
     return config
+
+
+def _check_ranges(execution: Execution, folder: str) -> None:
+    """Check that each range was measured on some value, here or by the previous model.
+
+    A feature without a range would be 0 in each row, also in those of the next runs, which keep the range.
+
+    Raises:
+      DataError: the column of a feature is empty, and the range of the previous model is not kept.
+    """
+    (examples,) = execution.inputs[keys.EXAMPLES]
+    if not examples.has_custom_property(COLUMNS_FACT):
+        return
+    _, summaries = summaries_from_json(examples.get_string_custom_property(COLUMNS_FACT))
+    empty = {name for name, summary in summaries[_SPLIT].items() if not summary.rows}
+    config = _config(execution)
+    features = {
+        feature["name"]: feature["column"]
+        for feature in config.get(_DENSE, ())
+        if feature["column"] in empty and recorded_range(feature, config.get(_RANGES, {})) is None
+    }
+    for name in read_ranges(folder, features) if features else ():
+        data = describe_fact(json.loads(examples.get_string_custom_property(keys.DATA_FACT))["pieces"])
+        raise DataError(
+            f"{data}: column {features[name]!r} is empty in all rows of the train split, and no range of a previous "
+            f"model is known that dense feature {name!r} can be scaled by: `data.empty_columns: allow` needs "
+            "`warm_start` with `ranges: keep`, and values of the column in the first run."
+        )
 
 
 def _bound(function: Callable[..., Any], config: Json) -> Preprocessing:

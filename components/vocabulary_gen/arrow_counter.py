@@ -32,7 +32,7 @@ def rows_from_arrow(column: str, array: pa.Array) -> tf.RaggedTensor | None:
       array: [B] of lists or of plain values.
 
     Returns:
-      string, int64 or float32 [B, None]; None if there is no value at all.
+      string, int64 or float32 [B, None]; None without values.
 
     Raises:
       DataError: values that cannot be tokens, such as structures or timestamps.
@@ -70,7 +70,7 @@ def transform_input(column: str, rows: tf.RaggedTensor | None, size: int, featur
 
     Args:
       column: its name, for messages.
-      rows: [B, None], or None if there is no value.
+      rows: [B, None], or None without values.
       size: B.
       feature: how Transform reads the column.
 

@@ -104,7 +104,7 @@ def _count_values(
     Args:
       columns: description of each column.
       values: the values of each column: [B], or dense, sparse or ragged [B, None].
-      base: for each column, the lookup table of its base vocabulary, or None; None if there is no base.
+      base: for each column, the lookup table of its base vocabulary, or None; None without a base.
 
     Returns:
       Tensors over all columns, in the order of `_by_kind`: "bytes" string [], all tokens concatenated;

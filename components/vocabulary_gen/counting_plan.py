@@ -104,7 +104,7 @@ def plan_counting(features: Any, rules: Mapping[str, Json], transform_graph: str
     for feature in counted:
         if feature.column.after_transform and transform_graph is None:
             raise ConfigError(
-                f"`after_transform` of column {feature.column.name!r} is true, but there is no `transform_graph`: "
+                f"`after_transform` of column {feature.column.name!r} is true, but `transform_graph` is missing: "
                 "pass Transform's output to VocabularyGen, or read the raw column."
             )
     return CountingPlan(features=counted, rules=dict(sorted(all_rules.items())), transform_graph=transform_graph)

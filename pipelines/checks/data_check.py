@@ -80,7 +80,7 @@ def _absent(read: Sample, settings: Settings) -> Iterator[str]:
             near = nearest(name, [other for other in read.lacking if other != name])
             yield f"column {name!r} is not in every file: {file} has none; {near}"
         elif name not in read.names and read.names:
-            yield f"there is no column {name!r}: {nearest(name, read.names)}"
+            yield f"column {name!r} is missing: {nearest(name, read.names)}"
 
 
 def _row_problems(tally: Tally | None, settings: Settings, data: str, whole: bool) -> Iterator[str]:

@@ -27,7 +27,7 @@ def planned_tables(
       config: the pipeline.
       table_configs: folder of a TableConfigs artifact, used as it is. None plans the tables of the configuration: a
         vocabulary has its size in the last run, but at most its `max_size`. If the last run did not have it, its size
-        is `max_size`, or the assumed size if there is no `max_size`.
+        is `max_size`, or the assumed size without a `max_size`.
       assumed_tokens: size of a vocabulary that the last run did not have and that has no `max_size`.
 
     Raises:

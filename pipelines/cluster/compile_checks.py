@@ -92,7 +92,7 @@ def requested_tpu(config: PipelineConfig, backend: Kubeflow) -> TpuRequest | Non
     """Return the TPU that the trainer needs; None if it trains on CPUs or GPUs.
 
     Raises:
-      ConfigError: there is no such TPU, or two settings ask for different ones.
+      ConfigError: the TPU is unknown, or two settings ask for different ones.
     """
     training = config.training
     if training.strategy != "tpu":

@@ -274,7 +274,7 @@ def lineage(
 def _show(error: Exception, debug: bool) -> None:
     """Show the error and name the log.
 
-    Show the traceback if `debug` is true, or if the error is unexpected and there is no log.
+    Show the traceback if `debug` is true, or if the error is unexpected and nothing was logged.
     """
     expected, log = expected_message(error), run_log.current_log()
     if debug or (expected is None and log is None):

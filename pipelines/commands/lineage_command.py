@@ -36,7 +36,7 @@ def show(
 
     Raises:
       ConfigError: neither or both of `config` and `recorded` are given, or `token` is not VOCABULARY=TOKEN.
-      DataError: there is no such artifact.
+      DataError: the artifact does not exist.
     """
     graph = _graph(config, overrides, recorded)
     console = SafeConsole(highlight=False)
@@ -92,7 +92,7 @@ def _start(graph: Mapping[int, Node], version: int | None, checkpoint: str | Non
     """Find the artifact to start from.
 
     Raises:
-      DataError: there is no such artifact.
+      DataError: the artifact does not exist.
     """
     if checkpoint is not None:
         known = {one.uri: one.id for one in reversed([*graph.values()]) if one.type == _CHECKPOINT}

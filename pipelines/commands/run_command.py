@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -73,8 +74,10 @@ def follow(
     """
     from pipelines.previous.next_spans import check_follows
 
-    checked = _ready(config, overrides or (), check_follows)
     try:
+        if not _wait_for_data(config, overrides or (), until_idle=until_idle):
+            return
+        checked = _ready(config, overrides or (), check_follows)
         with collector_paused():
             load_tensorflow()
             from pipelines.local import following
@@ -126,6 +129,31 @@ def _ready(
         check_references(checked)
     prepare(checked)
     return checked
+
+
+def _wait_for_data(config: Path, overrides: Sequence[str], *, until_idle: bool) -> bool:
+    """Wait until the first file of the data has arrived; return whether it has, which is False only if `until_idle`.
+
+    Raises:
+      ConfigError: another setting is wrong; see `check_follows`.
+    """
+    from pipelines.config import NoDataYetError, load_config
+    from pipelines.previous.next_spans import check_follows
+
+    said = False
+    while True:
+        try:
+            load_config(config, overrides)
+        except NoDataYetError as error:
+            check_follows(error.config)
+            if not said:
+                echo(f"{'no' if until_idle else 'waiting for the first'} file of {error.config.data.path!r}", err=True)
+                said = True
+            if until_idle:
+                return False
+            time.sleep(error.config.follow.poll_seconds)
+        else:
+            return True
 
 
 def _stopped() -> int:

@@ -169,5 +169,9 @@ def _dtypes_of(given: Sequence[str]) -> RowsDtypes:
     alone = [text for text in given if "=" not in text]
     if alone and len(given) > 1:
         raise ConfigError(f"--rows-dtype is {alone[0]!r} beside others: give one type alone, or TABLE=TYPE each time.")
+    tables = [text.rpartition("=")[0] for text in given]
+    twice = [table for table in tables if tables.count(table) > 1]
+    if not alone and twice:
+        raise ConfigError(f"--rows-dtype is given {tables.count(twice[0])} times for table {twice[0]!r}: give it once.")
     found = alone[0] if alone else dict(text.rpartition("=")[::2] for text in given)
     return cast(RowsDtypes, found)

@@ -21,7 +21,7 @@ from pipelines.config.feature_sections import (
 )
 from pipelines.config.files import data_files
 from pipelines.config.kubeflow import Kubeflow, Resources
-from pipelines.config.loading import config_from_mapping, load_config
+from pipelines.config.loading import NoDataYetError, config_from_mapping, load_config
 from pipelines.config.metrics import Evaluation
 from pipelines.config.model import Model
 from pipelines.config.pipeline_config import PipelineConfig
@@ -36,6 +36,7 @@ __all__ = [
     "Kubeflow",
     "Label",
     "Model",
+    "NoDataYetError",
     "PipelineConfig",
     "Push",
     "Resources",

@@ -16,6 +16,11 @@ from embedding_core.errors import ConfigError, DataError
 from embedding_core.storage import is_remote
 from pipelines.config.data import Data
 
+
+class NoFilesError(ConfigError):
+    """No file matches `data.path`."""
+
+
 _MAGIC = re.compile(r"[*?\[{]")
 
 
@@ -47,8 +52,8 @@ def _found(data: Data) -> Found:
         return find_files(base, without_spans(pattern), data.format, data_spans(data))
     except DataError as error:
         spans_given = " in the spans asked for" if data.spans else ""
-        raise ConfigError(
-            f"is {data.path!r}: there is no such file{spans_given}; give a file, a folder with files, or a glob."
+        raise NoFilesError(
+            f"is {data.path!r}: no file has this name{spans_given}; give a file, a folder with files, or a glob."
         ) from error
 
 

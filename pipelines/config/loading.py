@@ -14,12 +14,26 @@ from pydantic import ValidationError, create_model
 from embedding_core.errors import ConfigError
 from embedding_core.schema import Problem, problems_of
 from pipelines.config.bases import WORDS
+from pipelines.config.data import Data
+from pipelines.config.files import NoFilesError, data_files
 from pipelines.config.overrides import apply_overrides
 from pipelines.config.paths import resolve
 from pipelines.config.pipeline_config import PipelineConfig
 from pipelines.config.resolving import resolved
 from pipelines.config.rules import RULES
 from pipelines.config.yaml_text import parse_yaml
+
+
+class NoDataYetError(ConfigError):
+    """The only mistake of a configuration is that no span of `data.path` has a file.
+
+    Attributes:
+      config: the configuration, not resolved.
+    """
+
+    def __init__(self, message: str, config: PipelineConfig) -> None:
+        super().__init__(message)
+        self.config = config
 
 
 def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> PipelineConfig:
@@ -30,6 +44,7 @@ def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> 
       overrides: texts `key=value`, which replace the file's values.
 
     Raises:
+      NoDataYetError: nothing else is wrong than that no span has a file.
       ConfigError: with a line for every mistake: file and line, the key's path, the value, the rule, the remedy.
     """
     file = FilePath(path).absolute()
@@ -118,9 +133,18 @@ def _checked(values: Any, folder: FilePath, name: str, places: _Places, mistakes
             if not needs & spoilt:
                 problems += [Problem(tuple(key.split(".")), text) for key, text in rule(config)]
     mistakes = mistakes + [places.line(problem) for problem in sorted(problems, key=places.number)]
+    if len(mistakes) == 1 and config is not None and config.data is not None and _lacks_spans(config.data):
+        raise NoDataYetError(mistakes[0], config)
     if mistakes or config is None:
         raise ConfigError("\n".join(mistakes))
     return resolved(config)
+
+
+def _lacks_spans(data: Data) -> bool:
+    try:
+        return data.has_spans and not data_files(data)
+    except NoFilesError:
+        return True
 
 
 def _read(values: Any, folder: FilePath, name: str, problems: list[Problem]) -> PipelineConfig | None:

@@ -36,5 +36,5 @@ def _in_package(path: str) -> str:
     # find_spec of a name without dots looks for the package and does not import it.
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError(f"is {path!r}: there is no installed package {package!r}; install it, or give another path.")
+        raise ConfigError(f"is {path!r}: package {package!r} is not installed; install it, or give another path.")
     return os.path.join(next(iter(spec.submodule_search_locations)), *rest.split("/"))

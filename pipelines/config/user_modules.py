@@ -52,12 +52,12 @@ def parse_module(name: str, python_path: str) -> ast.Module:
     """Parse the source file of a module, which `source_file` finds.
 
     Raises:
-      ConfigError: there is no such module, or its source is not valid Python.
+      ConfigError: the module does not exist, or its source is not valid Python.
     """
     file = source_file(name, python_path)
     if file is None:
         raise ConfigError(
-            f"there is no module {name!r}; put its file into {python_path!r}, or correct the dotted path."
+            f"module {name!r} does not exist; put its file into {python_path!r}, or correct the dotted path."
         )
     try:
         with open(file, "rb") as source:

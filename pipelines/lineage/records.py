@@ -25,7 +25,7 @@ def read_records(folder: str) -> dict[int, Node]:
       folder: the pipeline's root: a local folder, or an address that TensorFlow can read.
 
     Raises:
-      DataError: there are no records, or one cannot be read.
+      DataError: records are missing, or one cannot be read.
     """
     records = sorted(_records(folder), key=lambda record: str(record["uri"]))
     if not records:
@@ -40,7 +40,7 @@ def recorded_lineage(uri: str) -> dict[int, Node]:
       uri: address of the artifact, which may belong to another pipeline.
 
     Returns:
-      The numbered nodes; empty if there is no record beside the artifact.
+      The numbered nodes; empty without a record beside the artifact.
     """
     records: dict[str, Json] = {}
     waiting = [uri.rstrip("/")]

@@ -9,17 +9,21 @@ that is not finished.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
 import time
 from collections.abc import Iterator
 
 from components import compat
 from components.example_gen.pieces import Span
 from components.example_gen.spans import Spans
+from components.pusher.served import served_versions
 from pipelines.config import PipelineConfig
 from pipelines.console.terminal import echo
 from pipelines.local import run_local
-from pipelines.local.old_runs import remove_old_runs
-from pipelines.local.work_dir import run_lock
+from pipelines.local.old_runs import remove_old_reports, remove_old_runs
+from pipelines.local.work_dir import REPORTS, InUseError, run_lock
 from pipelines.pipeline.run_target import local_target
 from pipelines.previous.next_spans import (
     Arrived,
@@ -27,9 +31,13 @@ from pipelines.previous.next_spans import (
     arrived_spans,
     check_follows,
     chosen_spans,
+    span_order,
     trained_spans,
 )
 from pipelines.report.run_report import Report
+
+_NAMED = 5
+"""How many copied spans are named one by one."""
 
 
 def follow(config: PipelineConfig, *, until_idle: bool = False, runs: int | None = None) -> Iterator[Report]:
@@ -42,12 +50,13 @@ def follow(config: PipelineConfig, *, until_idle: bool = False, runs: int | None
 
     Raises:
       ConfigError: the runs of the configuration do not go on from each other; see `check_follows`.
+      InUseError: another command used the work_dir for more than `follow.wait_seconds`.
       EmbeddingError: see `run_local.run`. What is pushed stays pushed; the same call goes on.
     """
     check_follows(config)
-    trained, noted = trained_spans(config), Arrived((), ())
+    trained, noted = trained_spans(config), Arrived()
     refused: tuple[Span, ...] = ()
-    done = 0
+    done, waits_since = 0, None
     while runs is None or done < runs:
         arrived = arrived_spans(config, trained)
         noted = _name_left_out(arrived, noted)
@@ -60,26 +69,51 @@ def follow(config: PipelineConfig, *, until_idle: bool = False, runs: int | None
         before, trained = trained, trained_spans(config)
         if trained != before:  # meanwhile, another command pushed or rolled back
             continue
-        report = _run(config, chosen, trained)
-        done += 1
+        try:
+            report = _run(config, chosen, arrived, trained)
+        except InUseError as error:
+            waits_since = _wait_for_lock(config, error, waits_since)
+            continue
+        done, waits_since = done + 1, None
         trained = trained_spans(config)
-        _remove_old_runs(config, trained)
-        refused = chosen if trained.spans == before.spans else ()
+        with contextlib.suppress(InUseError):  # what is old after this run is also old after the next one
+            _remove_old_runs(config, trained)
+        refused = chosen if trained.model_run == before.model_run else ()
         yield report
 
 
-def _run(config: PipelineConfig, chosen: tuple[Span, ...], trained: Trained) -> Report:
+def _run(config: PipelineConfig, chosen: tuple[Span, ...], arrived: Arrived, trained: Trained) -> Report:
     """Run the pipeline on some spans."""
-    spans = (config.data.spans or Spans()).replace(first=chosen[0], last=chosen[-1])
+    spans = config.data.spans or Spans()
+    numbers = [span_order(one) for one in chosen]
+    copied = [one for one in arrived.copied if numbers[0] < span_order(one) < numbers[-1]]
+    spans = spans.replace(first=chosen[0], last=chosen[-1], without=(*spans.without, *copied))
     step = config.replace(data=config.data.replace(spans=spans))
     keep = 0 < trained.runs < config.follow.full_run_every
     return run_local.run(step, keep_transform=keep, printed=False)
 
 
+def _wait_for_lock(config: PipelineConfig, error: InUseError, since: float | None) -> float:
+    """Wait before the next attempt to get the lock; return since when the lock is waited for.
+
+    Raises:
+      InUseError: the lock was waited for too long.
+    """
+    now = time.monotonic()
+    if since is None:
+        echo(f"waiting, at most {config.follow.wait_seconds:g} s (`follow.wait_seconds`): {error}", err=True)
+    elif now - since > config.follow.wait_seconds:
+        raise error
+    time.sleep(config.follow.poll_seconds)
+    return now if since is None else since
+
+
 def _remove_old_runs(config: PipelineConfig, trained: Trained) -> None:
-    target = local_target(config)
+    target, keep = local_target(config), config.follow.keep_runs
     with run_lock(config), compat.metadata.Metadata(target.metadata) as handle:
-        remove_old_runs(handle.store, config.name, target.root, config.follow.keep_runs, trained.model_run)
+        remove_old_runs(handle.store, config.name, target.root, keep, trained.model_run)
+        newest = max(served_versions(config.push_destination), default=None)
+        remove_old_reports(os.path.join(config.work_dir, REPORTS), keep, newest)
 
 
 def _name_left_out(arrived: Arrived, noted: Arrived) -> Arrived:
@@ -100,4 +134,13 @@ def _name_left_out(arrived: Arrived, noted: Arrived) -> Arrived:
             f"{changed[-1]}): what was added is not trained on. Give rows that come later a span of their own.",
             err=True,
         )
-    return Arrived((), (*noted.late, *late), (*noted.changed, *changed))
+    copied = {one: source for one, source in arrived.copied.items() if one not in noted.copied}
+    for one, source in itertools.islice(copied.items(), _NAMED):
+        echo(
+            f"warning: the files of span {one} equal those of span {source}, byte for byte: they are not trained on "
+            "again. If that is intended, set `warm_start.repeated_data: train`.",
+            err=True,
+        )
+    if len(copied) > _NAMED:
+        echo(f"warning: so do those of {len(copied) - _NAMED} more spans, up to {list(copied)[-1]}.", err=True)
+    return Arrived((), (*noted.late, *late), (*noted.changed, *changed), {**noted.copied, **copied})

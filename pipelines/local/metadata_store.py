@@ -57,7 +57,7 @@ def check_store(path: str, *, for_writing: bool = True) -> int | None:
       for_writing: whether it must be possible to write to it.
 
     Returns:
-      The version of its schema; None if there is no store yet, or an empty file.
+      The version of its schema; None before the first run, or for an empty file.
 
     Raises:
       StorageError: it is not a store of ML Metadata, is damaged, is of a newer schema, or cannot be written to.
@@ -155,7 +155,7 @@ def back_up(path: str, target: str | None = None) -> str:
       The path of the backup.
 
     Raises:
-      StorageError: there is no store, it is damaged, or the copy cannot be written.
+      StorageError: the store is missing or damaged, or the copy cannot be written.
     """
     if check_store(path, for_writing=False) is None:
         raise StorageError(f"metadata {path!r} does not exist or is empty: there is nothing to back up.")
@@ -195,7 +195,7 @@ def restore(path: str, backup: str) -> str | None:
       backup: a file that `back_up` wrote.
 
     Returns:
-      The path that the replaced store was moved to, with sqlite's files beside it; None if there was no store.
+      The path that the replaced store was moved to, with sqlite's files beside it; None without a store before.
 
     Raises:
       StorageError: the backup is missing or damaged, or cannot be copied; the store is then unchanged.

@@ -1,8 +1,9 @@
-"""Removes the files of old runs of a pipeline; ML Metadata keeps their lineage."""
+"""Removes the files and reports of old runs of a pipeline; ML Metadata keeps their lineage."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 
 from ml_metadata import MetadataStore
@@ -11,6 +12,7 @@ from ml_metadata.proto import metadata_store_pb2 as mlmd
 from pipelines.local.metadata_repair import is_output
 
 _RUN = "pipeline_run"
+_REPORT = re.compile(r"(?P<version>\d+)(-delta-\d+)?|refused-.+")
 
 
 def remove_old_runs(store: MetadataStore, pipeline: str, root: str, keep: int, pushed: int | None = None) -> int:
@@ -49,3 +51,32 @@ def remove_old_runs(store: MetadataStore, pipeline: str, root: str, keep: int, p
     for artifact in old:
         shutil.rmtree(artifact.uri, ignore_errors=True)
     return len(old)
+
+
+def remove_old_reports(folder: str, keep: int, version: int | None) -> int:
+    """Remove old reports.
+
+    Args:
+      folder: folder of the reports of all versions and of all refused runs.
+      keep: number of the newest reports that are kept.
+      version: number of the newest version, whose reports are kept too, those of its deltas included; None if nothing
+        was pushed.
+
+    Returns:
+      The number of reports that were removed.
+    """
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    reports = {name: match for name in names if (match := _REPORT.fullmatch(name))}
+    old = sorted(reports, key=lambda name: _written(os.path.join(folder, name)))[:-keep]
+    old = [name for name in old if reports[name]["version"] != str(version)]
+    for name in old:
+        shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+    return len(old)
+
+
+def _written(report: str) -> float:
+    """Return when a report was written; 0 if it is incomplete, since a killed process was removing it."""
+    try:
+        return os.stat(os.path.join(report, "report.json")).st_mtime
+    except OSError:
+        return 0.0

@@ -14,6 +14,11 @@ from pipelines.local.metadata_store import SCHEMA_VERSION, check_store, remove_d
 REPORTS = "reports"
 """Folder in the work_dir that holds the report of every version and of every refused run."""
 
+
+class InUseError(ConfigError):
+    """Another command has the lock of the work_dir, of the pipeline's name, or of a plan."""
+
+
 _MASKS = {"owner": 0o077, "group": 0o027}
 
 
@@ -84,7 +89,8 @@ def run_lock(config: PipelineConfig) -> Iterator[None]:
     treat the executions of the first as those of a dead run.
 
     Raises:
-      ConfigError: another run uses one of them, or it cannot be written to.
+      InUseError: another run uses one of them.
+      ConfigError: one of them cannot be written to.
     """
     prepare(config)
     with (
@@ -99,7 +105,8 @@ def plan_lock(folder: str) -> Iterator[None]:
     """Make the folder of a plan, and lock it: a second command would overwrite the results of the first.
 
     Raises:
-      ConfigError: another command uses it, or it cannot be written to.
+      InUseError: another command uses it.
+      ConfigError: it cannot be written to.
     """
     lock = os.path.join(folder, ".lock")
     _prepare("--out", folder, lock)
@@ -112,7 +119,7 @@ def _locked(path: str, given: str, remedy: str) -> Iterator[None]:
     """Lock a file, and write the id of this process to it, for the error message of another run."""
     with locked_file(path, wait=False) as locked, open(path, "r+", encoding="utf-8") as process:
         if not locked:
-            raise ConfigError(
+            raise InUseError(
                 f"{given}: another run uses it, process {process.read().strip() or '?'}; wait for it, or {remedy}."
             )
         process.truncate(0)

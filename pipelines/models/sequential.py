@@ -52,7 +52,7 @@ def build(
       A model from the history, its length and the candidate to logits `[B, 1]`.
 
     Raises:
-      ConfigError: a feature is unknown, the history is not a sequence, there are no blocks, or `heads` does not fit.
+      ConfigError: a feature is unknown, the history is not a sequence, `blocks` is 0, or `heads` does not fit.
     """
     del config, dense
     if history not in lengths:

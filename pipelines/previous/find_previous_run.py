@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
+from components.piece_names import describe_pieces
 from embedding_core.errors import ConfigError
 from embedding_core.storage import is_remote
 from pipelines.config import PipelineConfig
@@ -32,7 +33,7 @@ from pipelines.previous.references import (
     meaning,
     references,
 )
-from pipelines.previous.repeated_data import Overlap, RunData, compare, data_of_run, describe_pieces, trained_data
+from pipelines.previous.repeated_data import Overlap, RunData, compare, data_of_run, trained_data
 
 ArtifactOf: TypeAlias = Callable[[Node], Node | None]
 
@@ -77,7 +78,7 @@ def _rollback_warnings(rolled_back: Iterable[tuple[int, Node | None]], data: Run
         if overlap is not None and overlap.kind == "same" and not overlap.changed:
             yield (
                 f"{describe_pieces(data.pieces)}: version {version} was trained on it, and rolled back. If its model "
-                "is no longer in the cache, this run trains and pushes it again. To prevent that, change the data or "
+                "has left the cache, this run trains and pushes it again. To prevent that, change the data or "
                 "the configuration."
             )
 
@@ -145,7 +146,7 @@ class _Search:
             if started is not None:
                 self.is_repeat = not overlap.changed
                 return self._available(started)
-        self.notes.append(f"starts cold: `{START}` is {value!r}, and there is no training yet that it can refer to.")
+        self.notes.append(f"starts cold: `{START}` is {value!r}, and nothing was trained yet that it can refer to.")
         return None
 
     def vocabularies(self, value: str | None) -> str | None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
 from collections.abc import Mapping
 
-from components.example_gen.pieces import Span
+from components.example_gen.data_files import size_and_time
+from components.example_gen.pieces import Piece, Span
 from embedding_core.errors import ConfigError, DataError
+from embedding_core.storage import file_digest
 from pipelines.config import PipelineConfig
 from pipelines.config.bases import PUSHED
 from pipelines.previous.finished_trainings import finished_trainings, trainings_behind
@@ -19,15 +23,16 @@ class Trained:
     """What the newest pushed version was trained on.
 
     Attributes:
-      spans: all spans behind its tables; empty before the first push.
+      files: number and bytes of the files of each span behind its tables, when it was last trained on; empty before the
+        first push.
+      contents: the span that each content was trained on as, by bytes and digest.
       runs: number of runs since, and with, the one whose Transform analysed its data; 0 before the first push.
-      files: number and bytes of the files of each span when it was last trained on.
       model_run: id of the version's ModelRun in ML Metadata; None before the first push.
     """
 
-    spans: frozenset[Span] = frozenset()
-    runs: int = 0
     files: Mapping[Span, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    contents: Mapping[tuple[int, str], Span] = dataclasses.field(default_factory=dict)
+    runs: int = 0
     model_run: int | None = None
 
 
@@ -39,11 +44,14 @@ class Arrived:
       new: those after the last span that was trained on, in order.
       late: those before it: training on them now would be out of order.
       changed: those that were trained on, and whose files have another number or size now.
+      copied: those whose files equal those of a span that was trained on, or of a new one, byte for byte; each with
+        that span. They are neither new nor late.
     """
 
-    new: tuple[Span, ...]
-    late: tuple[Span, ...]
+    new: tuple[Span, ...] = ()
+    late: tuple[Span, ...] = ()
     changed: tuple[Span, ...] = ()
+    copied: Mapping[Span, Span] = dataclasses.field(default_factory=dict)
 
 
 def check_follows(config: PipelineConfig) -> None:
@@ -83,6 +91,7 @@ def trained_spans(config: PipelineConfig) -> Trained:
     if newest is None:
         return Trained()
     files: dict[Span, tuple[int, int]] = {}
+    contents: dict[tuple[int, str], Span] = {}
     for run, examples in trainings_behind(trainings, trainings.checkpoint_of(newest).uri):
         data = trained_data(examples)
         pieces = [] if data is None else data.pieces
@@ -94,27 +103,56 @@ def trained_spans(config: PipelineConfig) -> Trained:
         for one in pieces:
             if one.span is not None:
                 files.setdefault(one.span, (one.files, one.size))
+                contents.setdefault((one.size, one.sha256), one.span)
     graphs = sum(1 for _ in trainings.transform_graphs_of(newest.run))
-    return Trained(frozenset(files), graphs, files, newest.run.id)
+    return Trained(files, contents, graphs, newest.run.id)
 
 
 def arrived_spans(config: PipelineConfig, trained: Trained) -> Arrived:
     """List the spans that have files and that were not trained on.
 
+    Spans are copies only if `warm_start.repeated_data` refuses data that was trained on.
+
     Raises:
       ConfigError: the data cannot be listed.
     """
     try:
-        found = {one.span: (len(one.files), one.size) for one in data_of_run(config).pieces if one.span is not None}
+        found = {one.span: one for one in data_of_run(config).pieces if one.span is not None}
     except DataError:  # nothing has arrived yet
-        return Arrived((), ())
-    left = [one for one in found if one not in trained.spans]
-    if not trained.spans:
-        return Arrived(tuple(left), ())
-    last = max(trained.spans, key=_order)
-    late = tuple(one for one in left if _order(one) < _order(last))
-    changed = tuple(one for one, files in found.items() if files != trained.files.get(one, files))
-    return Arrived(tuple(one for one in left if one not in late), late, changed)
+        return Arrived()
+    left = {span: one for span, one in found.items() if span not in trained.files}
+    trains_again = config.warm_start is not None and config.warm_start.repeated_data == "train"
+    copied = {} if trains_again else _copied(left, trained)
+    left = {span: one for span, one in left.items() if span not in copied}
+    last = max(map(span_order, trained.files), default=None)
+    late = tuple(one for one in left if last is not None and span_order(one) < last)
+    sizes = {span: (len(one.files), one.size) for span, one in found.items()}
+    changed = tuple(span for span, files in sizes.items() if files != trained.files.get(span, files))
+    return Arrived(tuple(one for one in left if one not in late), late, changed, copied)
+
+
+def _copied(left: Mapping[Span, Piece], trained: Trained) -> dict[Span, Span]:
+    """Return the spans whose content was trained on, or is that of a span before them, each with that span."""
+    sizes = collections.Counter([one.size for one in left.values()])
+    sizes.update({size for size, _ in trained.contents})
+    copied = {}
+    contents = dict(trained.contents)
+    for span, one in left.items():
+        if sizes[one.size] > 1:  # only then its files are read
+            before = contents.setdefault((one.size, one.sha256(_digest)), span)
+            if before != span:
+                copied[span] = before
+    return copied
+
+
+def _digest(path: str) -> str:
+    return _digest_of_state(path, *size_and_time(path))
+
+
+@functools.lru_cache(maxsize=4096)
+def _digest_of_state(path: str, size: int, changed: object) -> str:
+    """Compute the sha256 of a file once for each of its states: `follow` looks every few seconds."""
+    return str(file_digest(path)["sha256"])
 
 
 def chosen_spans(
@@ -131,11 +169,11 @@ def chosen_spans(
       refused: spans of the last run, if it pushed nothing.
     """
     count = config.follow.spans_per_run
-    if count is None or not trained.spans:
+    if count is None or not trained.files:
         return new
     return new[: count + len(refused)] if new[: len(refused)] == refused else new[:count]
 
 
-def _order(span: Span) -> tuple[int, str]:
+def span_order(span: Span) -> tuple[int, str]:
     """Order spans: numbers by value, ISO dates as text."""
     return (span, "") if isinstance(span, int) else (0, span)

@@ -71,6 +71,6 @@ def check_addresses(given: References) -> None:
         if uri is None or uri in WORDS or is_remote(uri) or glob.glob(os.path.join(glob.escape(uri), file)):
             continue
         raise ConfigError(
-            f'`{key}` is {uri!r}: there is no {file} in it; give "pushed", or the folder of {kind}, such as '
+            f'`{key}` is {uri!r}: it has no {file}; give "pushed", or the folder of {kind}, such as '
             "artifacts/<component>/<output>/<number> of the work_dir of another pipeline."
         )

@@ -113,12 +113,3 @@ def compare(data: RunData, trained: TrainedData) -> Overlap:
 def _same_content(data: RunData, piece: Piece, by_size: Mapping[int, Sequence[TrainedPiece]]) -> TrainedPiece | None:
     same = [one for one in by_size.get(piece.size, ()) if one.sha256 == data.sha256(piece)]
     return next((one for one in same if one.span == piece.span), same[0] if same else None)
-
-
-def describe_pieces(pieces: Sequence[Piece | TrainedPiece]) -> str:
-    """Name the pieces by their spans or files; if there are more than three, name only the first and the last."""
-    spans = [str(piece.source if piece.span is None else piece.span) for piece in pieces]
-    kind = "span" if pieces and pieces[0].span is not None else "file"
-    if len(spans) > 3:
-        return f"{len(spans)} {kind}s, {spans[0]} to {spans[-1]}"
-    return f"{kind}{'s' if len(spans) > 1 else ''} {', '.join(spans)}"

@@ -1,11 +1,16 @@
-"""Tests `follow`: spans as they arrive, a refused run, and the files of old runs."""
+"""Tests `follow`: spans as they arrive, a refused run, a lock, empty columns, and the files of old runs."""
 
+import csv
 import json
-import re
+import os
+import shutil
+import threading
+import time
 
 import pytest
 
 from components.pusher.rollback import roll_back
+from embedding_core.errors import DataError
 from pipelines.commands import cli
 from pipelines.commands.exit_codes import NOTHING_PUSHED
 from pipelines.config import load_config
@@ -45,32 +50,65 @@ def test_each_run_goes_on_from_the_pushed_one_and_reads_again_what_was_refused(t
     first, second = (content for _, content in sorted(digests(tmp_path).items()))
     assert first == second
 
-    for day in (1, 4):
+    for day in (1, 5):
         write_day(tmp_path, day, range(10, 40))
+    shutil.copytree(tmp_path / "days/2", tmp_path / "days/4")
     settings = ["evaluation.baseline=pushed", "follow.full_run_every=1", "follow.keep_runs=1"]
     assert followed(tmp_path, *settings) == [True]  # the baseline is a file of the pushed run, which is kept
-    assert "1 spans arrived after a later one was trained on (1 to 1)" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "1 spans arrived after a later one was trained on (1 to 1)" in said
+    assert "the files of span 4 equal those of span 2, byte for byte: they are not trained on again" in said
     chain = chain_of(tmp_path)
-    assert chain["spans"] == [[3, 4], [2]]
+    assert chain["spans"] == [[3, 5], [2]]
     assert (chain["trainings"], chain["versions"]) == (3, 2)
     assert len(digests(tmp_path)) == 1
+    newest = max(os.listdir(tmp_path / "runs/my/serving"), key=lambda name: (name.isdigit(), name))
+    assert os.listdir(tmp_path / "runs/my/reports") == [newest]
     assert followed(tmp_path) == []
 
 
-def test_spans_of_a_version_that_was_rolled_back_while_follow_waits_are_trained_on_again(tmp_path):
-    """No row of the second span has a shop."""
-    from pipelines.local.following import follow
+def write_priced_day(folder, day, *, is_empty=False):
+    """Write a day whose rows have a price too; in an empty one, no row has a shop or a price."""
+    write_day(folder, day, range(30))
+    path = folder / "days" / str(day) / "rows.csv"
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    for number, row in enumerate(rows):
+        row.update({"shop": "", "price": ""} if is_empty else {"price": 1 + (number + day) % 7})
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
 
-    (tmp_path / "my.yaml").write_text(CONFIG)
-    write_day(tmp_path, 1, range(30))
+
+def test_a_lock_is_waited_for_a_column_may_be_empty_and_what_was_rolled_back_is_trained_on_again(tmp_path, capsys):
+    from pipelines.local.following import follow
+    from pipelines.local.work_dir import InUseError, run_lock
+
+    (tmp_path / "my.yaml").write_text(CONFIG.replace("[item, shop]", "[item, shop], dense: [price]"))
+    write_priced_day(tmp_path, 1)
     config = load_config(tmp_path / "my.yaml", ["follow.poll_seconds=0.1", "data.empty_columns=allow"])
+    with run_lock(config), pytest.raises(InUseError, match=f"another run uses it, process {os.getpid()}"):
+        next(follow(config.replace(follow=config.follow.replace(wait_seconds=0.3))))
+    assert capsys.readouterr().err.count("waiting, at most 0.3 s (`follow.wait_seconds`): `work_dir` is") == 1
+
+    def lock():
+        with run_lock(config):
+            locked.set()
+            time.sleep(1)
+
+    locked = threading.Event()
+    threading.Thread(target=lock).start()
+    locked.wait()
     reports = follow(config)
     assert next(reports).push["pushed"]
-    write_day(tmp_path, 2, range(30))
-    second = tmp_path / "days/2/rows.csv"
-    second.write_text(re.sub(",s[0-9],", ",,", second.read_text()))
+    write_priced_day(tmp_path, 2, is_empty=True)
+    strict = config.replace(data=config.data.replace(empty_columns="error"))
+    with pytest.raises(DataError, match=r"\(span 2\): column '(shop|price)' is empty .* `data.empty_columns: allow`"):
+        next(follow(strict))
     assert next(reports).push["pushed"]
     roll_back(config.push_destination)
-    write_day(tmp_path, 3, range(30))
-    assert next(reports).push["pushed"]
+    write_priced_day(tmp_path, 3)
+    last = next(reports)
+    assert last.push["pushed"]
     assert chain_of(tmp_path)["spans"] == [[2, 3], [1]]

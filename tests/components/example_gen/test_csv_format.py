@@ -117,7 +117,7 @@ CURES = {
     "no header": (b"1,2.5\n2,3\n", {}, r"the first line holds numbers and no names .*`data: {columns: \[...\]}`"),
     "empty": (b"", {}, r"has no header: .*`data: {columns: \[...\]}`"),
     "twice": (b"id,id,x\n", {}, r"column 'id' occurs 2 times in the header"),
-    "columns without": (b"1,2\n", {"columns": ("id", "y")}, r"there is no column 'x'"),
+    "columns without": (b"1,2\n", {"columns": ("id", "y")}, r"column 'x' is missing"),
 }
 
 

@@ -139,7 +139,7 @@ def test_unclosed_quote_counts_the_lines_it_swallows(ingest, write):
 BAD_FILES = {
     "no header": (b"", r"data.csv has no header"),
     "header only": (b"id,side\n", r"no file has rows; .*data.csv"),
-    "absent column": (b"ID,side\n1,train\n", r"data.csv: there is no column 'id': did you mean 'ID'\?"),
+    "absent column": (b"ID,side\n1,train\n", r"data.csv: column 'id' is missing: did you mean 'ID'\?"),
     "column twice": (b"id,id,side\n1,1,train\n", r"data.csv: column 'id' occurs 2 times"),
     "header not UTF-8": (b"id,\xff,side\n1,1,train\n", r"data.csv:1: the header holds bytes that are not UTF-8"),
     "cut off": (gzip.compress(b"id,side\n" + b"1,train\n2,eval\n" * 999)[:-20], r"data.csv is truncated or damaged"),

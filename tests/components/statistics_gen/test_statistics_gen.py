@@ -26,14 +26,15 @@ def examples(tmp_path_factory):
     generator = np.random.default_rng(1)
     with open(folder / "data" / "rows.csv", "w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["price", "shop", "same", "rare", "label"])
+        writer.writerow(["price", "shop", "same", "rare", "label", "empty", "tokenless"])
         for row in range(ROWS):
             price = "" if row % 7 == 0 else round(float(generator.normal()), 3)
             writer.writerow(
-                [1e6 if row == 1 else price, f"s{row % 50}", "x", "once" if row in (1, 2, 3) else "", row % 2]
+                [1e6 if row == 1 else price, f"s{row % 50}", "x", "once" if row in (1, 2, 3) else "", row % 2, "", ""]
             )
-    columns = {"price": "float", "shop": "token", "same": "token", "rare": "token", "label": "float"}
-    component = ExampleGen(str(folder / "data"), "*.csv", "csv", Settings(columns=columns))
+    tokens = dict.fromkeys(("shop", "same", "rare", "tokenless"), "token")
+    columns = {**tokens, **dict.fromkeys(("price", "label", "empty"), "float")}
+    component = ExampleGen(str(folder / "data"), "*.csv", "csv", Settings(columns=columns, allow_empty=True))
     artifact = standard_artifacts.Examples()
     artifact.uri = str(folder / "examples")
     executor = component.executor_spec.executor_class(BEAM)
@@ -96,16 +97,20 @@ def test_statistics_of_a_sample_are_the_same_bytes_each_time(examples, tmp_path)
     assert one == two
 
 
-def test_tfxs_schema_gen_and_example_validator_read_them(examples, tmp_path):
+@pytest.mark.parametrize("sample_rows", [0, 100])
+def test_tfxs_schema_gen_and_example_validator_read_them(examples, tmp_path, sample_rows):
     import tensorflow_data_validation as tfdv
+    from tensorflow_metadata.proto.v0 import schema_pb2
 
-    artifact = compute(examples, tmp_path / "sample", 100)
+    artifact = compute(examples, tmp_path / "statistics", sample_rows)
     train, held_out = (
         tfdv.load_stats_binary(f"{artifact.uri}/Split-{one}/FeatureStats.pb") for one in ("train", "eval")
     )
     schema = tfdv.infer_schema(train, infer_feature_shape=False)
     schema = tfdv.update_schema(schema, held_out)
-    assert {feature.name for feature in schema.feature} == {"price", "shop", "same", "rare", "label"}
+    kinds = {feature.name: schema_pb2.FeatureType.Name(feature.type) for feature in schema.feature}
+    text = dict.fromkeys(("shop", "same", "rare", "tokenless"), "BYTES")
+    assert kinds == {**text, "price": "FLOAT", "label": "FLOAT", "empty": "FLOAT"}
     assert not tfdv.validate_statistics(held_out, schema).anomaly_info
 
 

@@ -63,8 +63,8 @@ def test_histories_are_made_of_the_rows_that_were_read(checked):
 def test_histories_of_columns_that_are_absent_are_problems(checked):
     found = checked("data.histories.time=prise", "data.histories.user=shup", text=HISTORIES)
     assert [problem.split(": ")[0] for problem in found.problems] == [
-        "there is no column 'prise'",
-        "there is no column 'shup'",
+        "column 'prise' is missing",
+        "column 'shup' is missing",
     ]
 
 
@@ -85,8 +85,8 @@ def test_rows_that_are_set_aside_are_shown_also_where_the_rate_allows_them(check
 def test_every_absent_column_is_named_with_the_nearest(checked):
     found = checked("features.categorical.0=itm", "features.dense.0=prise", "label=bought")
     assert found.problems == (
-        "there is no column 'itm': did you mean 'item'?",
-        "there is no column 'prise': did you mean 'price'?",
+        "column 'itm' is missing: did you mean 'item'?",
+        "column 'prise' is missing: did you mean 'price'?",
     )
     assert any(line.startswith("bought (label)") for line in found.lines)
 

@@ -151,7 +151,7 @@ def test_results_of_other_rows_are_not_used(folder):
         (("--slices", "v3-8", "--budget", "16Gib"), "did you mean 'GiB'?"),
         (("--slices", "v3-8", "--runs", "2"), "at least `--seeds`, 3"),
         (("--slices", "v3-8", "--topology", "v3-8"), "name all slices in `--slices`"),
-        (("--slices", "v3-8", "--set", "data=gone.csv"), "there is no such file"),
+        (("--slices", "v3-8", "--set", "data=gone.csv"), "no file has this name"),
         (("--slices", "v3-8", "--out", "gs://bucket/x"), "`--out` is 'gs://bucket/x': a plan is written to a local"),
         (("--slices", "v3-8", "--set", "work_dir=gs://bucket/x"), "`work_dir` is 'gs://bucket/x': a plan is written"),
     ],

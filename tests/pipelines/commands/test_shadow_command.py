@@ -84,7 +84,7 @@ def test_wrong_version_or_log_is_an_error_before_anything_runs(folder, capsys):
     assert exit_code("shadow", folder, folder / "new", folder / "log.gz") == 1
     assert "has no 'saved_model.pb': give the folder of one version" in capsys.readouterr().err
     assert exit_code("shadow", folder / "old", folder / "new", folder / "none") == 1
-    assert "and there is no such file: give a request log" in capsys.readouterr().err
+    assert "and the file does not exist: give a request log" in capsys.readouterr().err
 
 
 def test_bounds_come_from_the_section_of_a_configuration(folder, tmp_path, capsys):

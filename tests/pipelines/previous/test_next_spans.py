@@ -1,8 +1,11 @@
 """Tests which spans `follow` trains on next."""
 
+import shutil
+
 import pytest
 
 from embedding_core.errors import ConfigError
+from embedding_core.storage import file_digest
 from pipelines.config import load_config
 from pipelines.previous.next_spans import (
     Arrived,
@@ -28,35 +31,61 @@ def config_of(tmp_path):
     return load
 
 
+def trained_on(*spans):
+    """Return what a version was trained on: spans of one file each, whose content is that of no other span."""
+    return Trained(dict.fromkeys(spans, (1, 1)), runs=1)
+
+
 def test_before_the_first_push_every_span_is_new_in_the_order_of_numbers(config_of):
     config = config_of()
     assert trained_spans(config) == Trained()
-    assert arrived_spans(config, Trained()) == Arrived((3, 4, 10), ())
+    assert arrived_spans(config, Trained()) == Arrived((3, 4, 10))
 
 
 def test_a_span_after_the_last_trained_one_is_new_and_one_before_it_is_late(config_of):
     config = config_of()
-    assert arrived_spans(config, Trained(frozenset({3}), 1)) == Arrived((4, 10), ())
-    assert arrived_spans(config, Trained(frozenset({3, 9}), 1)) == Arrived((10,), (4,))
-    assert arrived_spans(config, Trained(frozenset({3, 4, 10}), 1)) == Arrived((), ())
+    assert arrived_spans(config, trained_on(3)).new == (4, 10)
+    assert arrived_spans(config, trained_on(3, 9)) == Arrived((10,), (4,), (3,))
+    assert arrived_spans(config, trained_on(3, 4, 10)).new == ()
 
 
 def test_the_first_span_of_the_configuration_is_a_bound(config_of):
-    assert arrived_spans(config_of("data.spans.first=4"), Trained()) == Arrived((4, 10), ())
+    assert arrived_spans(config_of("data.spans.first=4"), Trained()) == Arrived((4, 10))
+
+
+def test_a_span_that_the_configuration_leaves_out_has_not_arrived(config_of):
+    assert arrived_spans(config_of("data.spans.without=[4]"), Trained()) == Arrived((3, 10))
+    with pytest.raises(ConfigError, match="`data.spans.without` is 'four': it must be a whole number"):
+        config_of("data.spans.without=[four]")
+
+
+def test_a_span_with_the_bytes_of_a_trained_or_a_new_one_is_a_copy(config_of, tmp_path):
+    config = config_of()
+    for day in (5, 11):
+        shutil.copytree(tmp_path / "days/4", tmp_path / f"days/{day}")
+    assert arrived_spans(config, Trained()) == Arrived((3, 4, 10), copied={5: 4, 11: 4})
+    four = tmp_path / "days/4/rows.csv"
+    size = four.stat().st_size
+    trained = Trained({4: (1, size)}, {(size, file_digest(four)["sha256"]): 4})
+    assert arrived_spans(config, trained) == Arrived((10,), (3,), (), {5: 4, 11: 4})
+    again = config_of("warm_start={checkpoint: pushed, repeated_data: train}")
+    assert arrived_spans(again, trained) == Arrived((5, 10, 11), (3,))
 
 
 def test_dates_are_in_the_order_of_time(config_of, tmp_path):
     for day in ("2011-02-28", "2011-10-01", "2010-12-31"):
-        (tmp_path / f"{day}.csv").write_text("item,shop,bought,part\ni,s,1,a\n")
+        (tmp_path / f"{day}.csv").write_text(f"item,shop,bought,part\ni,{day},1,a\n")
     config = config_of(f"data.path={tmp_path}/{{YYYY}}-{{MM}}-{{DD}}.csv")
-    assert arrived_spans(config, Trained(frozenset({"2011-02-28"}), 1)) == Arrived(("2011-10-01",), ("2010-12-31",))
+    trained = trained_on("2011-02-28")
+    assert arrived_spans(config, trained).late == ("2010-12-31",)
+    assert arrived_spans(config, trained).new == ("2011-10-01",)
 
 
 def test_a_span_that_gets_another_file_or_more_rows_after_it_was_trained_on_is_changed(config_of, tmp_path):
     config = config_of(f"data.path={tmp_path}/days/{{SPAN}}/*.csv")
     sizes = {day: (tmp_path / f"days/{day}/rows.csv").stat().st_size for day in (3, 4, 10)}
-    trained = Trained(frozenset(sizes), 1, {day: (1, size) for day, size in sizes.items()})
-    assert arrived_spans(config, trained) == Arrived((), ())
+    trained = Trained({day: (1, size) for day, size in sizes.items()})
+    assert arrived_spans(config, trained) == Arrived()
     (tmp_path / "days/4/more.csv").write_text("item,shop,bought,part\ni,s,1,a\n")
     with open(tmp_path / "days/10/rows.csv", "a") as file:
         file.write("i,s,1,a\n")
@@ -64,7 +93,7 @@ def test_a_span_that_gets_another_file_or_more_rows_after_it_was_trained_on_is_c
 
 
 def test_a_run_reads_as_many_spans_as_configured_and_after_a_refusal_more(config_of):
-    config, trained = config_of("follow.spans_per_run=2"), Trained(frozenset({1}), 1)
+    config, trained = config_of("follow.spans_per_run=2"), trained_on(1)
     assert chosen_spans(config, (3, 4, 5, 6, 7), trained) == (3, 4)
     assert chosen_spans(config, (3, 4, 5, 6, 7), trained, refused=(3, 4)) == (3, 4, 5, 6)
     assert chosen_spans(config, (3, 4), trained, refused=(3, 4)) == (3, 4)
