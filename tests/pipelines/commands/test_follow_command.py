@@ -1,0 +1,48 @@
+"""Tests how `follow` starts: it waits for the first file, and only for that."""
+
+import threading
+
+import pytest
+
+from pipelines.commands import cli, run_command
+from tests.pipelines.two_days import CONFIG, write_day
+
+
+@pytest.fixture
+def path(tmp_path):
+    (tmp_path / "my.yaml").write_text(CONFIG)
+    return tmp_path / "my.yaml"
+
+
+def ended(*arguments):
+    with pytest.raises(SystemExit) as error:
+        cli.main(["follow", *map(str, arguments)])
+    return error.value.code
+
+
+def test_the_first_file_is_waited_for(path, capsys):
+    timer = threading.Timer(0.5, write_day, (path.parent, 7, range(9)))
+    timer.start()
+    assert run_command._wait_for_data(path, ["follow.poll_seconds=0.1"], until_idle=False)
+    timer.join()
+    said = capsys.readouterr().err
+    assert said == f"waiting for the first file of '{path.parent}/days/{{SPAN}}/rows.csv'\n"
+
+
+def test_until_idle_ends_if_no_file_has_arrived(path, capsys):
+    assert not ended(path, "--until-idle")
+    assert "no file of '" in capsys.readouterr().err
+    assert not (path.parent / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.path=days/rows.csv", "no file has this name"),
+        ("warm_start=null", "set `warm_start: pushed`"),
+        ("training.epochs=-1", "`training.epochs` is -1"),
+    ],
+)
+def test_a_mistake_is_an_error_before_a_file_has_arrived(path, override, message, capsys):
+    assert ended(path, "--set", override) not in (0, None)
+    assert message in capsys.readouterr().err
