@@ -125,9 +125,7 @@ def range_output(name: str) -> str:
     return f"{name}.range"
 
 
-def recorded_range(
-    feature: Mapping[str, Any], ranges: Mapping[str, Mapping[str, Any]]
-) -> Mapping[str, Any] | None:
+def recorded_range(feature: Mapping[str, Any], ranges: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Return the range that a previous model recorded for a dense feature; None if it does not apply.
 
     Args:

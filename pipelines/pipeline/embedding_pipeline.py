@@ -21,8 +21,8 @@ Optional nodes provide artifacts of previous runs:
 
 For a slice with SparseCores, TableConfigGen also reads Examples, Schema and Transform, to draw the trainer's batches.
 
-The pipeline has no Resolver: the command line finds the URIs of these artifacts, and Importers import them. This is the same on
-every orchestrator.
+The pipeline has no Resolver: the command line finds the URIs of these artifacts, and Importers import them. This is the
+same on every orchestrator.
 """
 
 from __future__ import annotations

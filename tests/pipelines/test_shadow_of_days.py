@@ -38,7 +38,7 @@ def test_requests_are_replayed_before_each_push(tmp_path):
     write_log(tmp_path / "requests.log", [predict_log("raw", item=items, shop=[b"s1"] * 40)])
 
     code, report = run(tmp_path, *DAY[1])
-    assert (code, report["shadow"]["note"]) == (0, "nothing was pushed yet: there is no version to compare with.")
+    assert (code, report["shadow"]["note"]) == (0, "nothing was pushed yet that the model can be compared with.")
     first = report["push"]["version"]
 
     code, report = run(tmp_path, *DAY[2])

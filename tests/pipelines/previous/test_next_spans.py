@@ -55,7 +55,7 @@ def test_the_first_span_of_the_configuration_is_a_bound(config_of):
 
 def test_a_span_that_the_configuration_leaves_out_has_not_arrived(config_of):
     assert arrived_spans(config_of("data.spans.without=[4]"), Trained()) == Arrived((3, 10))
-    with pytest.raises(ConfigError, match="`data.spans.without` is 'four': it must be a whole number"):
+    with pytest.raises(ConfigError, match=r"`data\.spans\.without` is 'four': it must be a whole number"):
         config_of("data.spans.without=[four]")
 
 
