@@ -90,11 +90,11 @@ def last_table_configs(config: PipelineConfig) -> tuple[EmbeddingConfig, str] | 
         f"the sizes of the last run are in {config.metadata_path!r}: name the folder of its TableConfigs with "
         "`--table-configs`, or to read them",
     )
-    from pipelines.lineage.graph import artifacts_of, open_store, trace  # it imports ML Metadata
+    from pipelines.lineage.graph import artifacts_of, open_store, read_node  # it imports ML Metadata
 
     store = open_store(config.metadata_path)
     for artifact in reversed(artifacts_of(store, "components.TableConfigs", pipeline=config.name)):
-        folder = trace(store, artifact)[artifact].uri
+        folder = read_node(store, artifact).uri
         try:
             return read_embedding_config(folder), folder
         except ConfigError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -60,6 +61,13 @@ class Node:
     facts: Facts
     producer: Execution | None
     inputs: tuple[int, ...]
+
+
+KnownNodes: TypeAlias = dict[int, tuple[int, Node]]
+"""Nodes that were read, by id, each with the time of the artifact's last update, in ms since 1970."""
+
+_KNOWN: dict[tuple[str, int, int], KnownNodes] = {}
+"""What this process read of each store, by its path, device and inode: a store that is restored has another inode."""
 
 
 def open_store(metadata_path: str | Path) -> MetadataStore:
@@ -125,21 +133,52 @@ def outputs_of(store: MetadataStore, execution_id: int) -> list[int]:
     return [event.artifact_id for event in store.get_events_by_execution_ids([execution_id]) if event.type in kinds]
 
 
-def trace(store: MetadataStore, artifact_id: int) -> dict[int, Node]:
-    """Read an artifact and everything it was made of, by id, the artifact itself first."""
+def trace(store: MetadataStore, artifact_id: int, known: Mapping[int, Node] | None = None) -> dict[int, Node]:
+    """Read an artifact and everything it was made of, by id, the artifact itself first; `known` is not read again."""
     nodes: dict[int, Node] = {}
     waiting = [artifact_id]
     while waiting:
         fresh = [one for one in dict.fromkeys(waiting) if one not in nodes]
-        nodes.update({node.id: node for node in _read_nodes(store, fresh)})
+        read = {node.id: node for node in _read_nodes(store, [one for one in fresh if one not in (known or ())])}
+        nodes.update({one: read[one] if known is None or one in read else known[one] for one in fresh})
         waiting = [parent for one in fresh for parent in nodes[one].inputs if parent not in nodes]
     return nodes
 
 
-def read_graph(store: MetadataStore, pipeline: str | None = None) -> dict[int, Node]:
-    """Read every artifact of the pipeline (None: of the store), by id."""
-    ids = sorted(artifact.id for artifact in _artifacts(store, pipeline))
-    return {node.id: node for node in _read_nodes(store, ids)}
+def read_node(store: MetadataStore, artifact_id: int) -> Node:
+    """Read one artifact, without those that it was made of, whose number grows with every run."""
+    (node,) = _read_nodes(store, [artifact_id])
+    return node
+
+
+def read_graph(store: MetadataStore, pipeline: str | None = None, known: KnownNodes | None = None) -> dict[int, Node]:
+    """Read every artifact of the pipeline (None: of the store), by id.
+
+    Args:
+      store: the metadata.
+      pipeline: name of the pipeline.
+      known: nodes of previous reads of this store. Those whose artifacts did not change since are not read again; the
+        others, and new ones, are added. None reads all.
+    """
+    known = {} if known is None else known
+    times = {one.id: one.last_update_time_since_epoch for one in _artifacts(store, pipeline)}
+    changed = [one for one, time in sorted(times.items()) if one not in known or known[one][0] != time]
+    known.update({node.id: (times[node.id], node) for node in _read_nodes(store, changed)})
+    return {one: known[one][1] for one in sorted(times)}
+
+
+def reread_graph(store: MetadataStore, metadata_path: str, pipeline: str) -> dict[int, Node]:
+    """Read every artifact of the pipeline, by id; reads only what changed since this process read it last.
+
+    `follow` needs the graph several times in each run, and the graph grows with every run.
+
+    Args:
+      store: the metadata.
+      metadata_path: path of the store.
+      pipeline: name of the pipeline.
+    """
+    state = os.stat(metadata_path)
+    return read_graph(store, pipeline, _KNOWN.setdefault((metadata_path, state.st_dev, state.st_ino), {}))
 
 
 def upstream(graph: Mapping[int, Node], start: int) -> dict[int, Node]:
@@ -176,6 +215,8 @@ def _reached(graph: Mapping[int, Node], starts: Sequence[int], edges: Mapping[in
 
 def _read_nodes(store: MetadataStore, artifact_ids: Iterable[int]) -> Iterator[Node]:
     ids = list(artifact_ids)
+    if not ids:
+        return
     artifacts = {artifact.id: artifact for artifact in store.get_artifacts_by_id(ids)}
     makers: dict[int, int] = {}
     for event in store.get_events_by_artifact_ids(ids):

@@ -16,7 +16,7 @@ from embedding_core.storage import environment_variable, is_remote, scratch_temp
 from embedding_core.training.device_choice import choose_placement
 from pipelines.config import PipelineConfig, data_files
 from pipelines.console.terminal import SafeConsole
-from pipelines.lineage.graph import Node, open_store, outputs_of, trace
+from pipelines.lineage.graph import Node, open_store, outputs_of, read_node
 from pipelines.lineage.rollbacks import record_rollbacks
 from pipelines.local.metadata_repair import repair_metadata
 from pipelines.local.resource_use import RunProfile
@@ -142,7 +142,7 @@ def run_until(config: PipelineConfig, last: str) -> list[Node]:
         runner.run(create_pipeline(config, last=last))
     store = open_store(config.metadata_path)
     execution = next(int(one.execution or 0) for one in runner.nodes if one.node == last)
-    return [trace(store, one)[one] for one in outputs_of(store, execution)]
+    return [read_node(store, one) for one in outputs_of(store, execution)]
 
 
 def _found_by_workers(config: PipelineConfig) -> contextlib.AbstractContextManager[None]:
@@ -205,7 +205,7 @@ def _run_until_served(
         display.say(f"{damaged[1]} It is pushed again.")
     republished = _run_once(config, previous, display, stage, f"in place of execution {nodes[-1].execution}")
     (pushed,) = outputs_of(store, int(republished[-1].execution or 0))
-    is_replaced = damaged is not None and bool(trace(store, pushed)[pushed].facts.get("pushed"))
+    is_replaced = damaged is not None and bool(read_node(store, pushed).facts.get("pushed"))
     if damaged is not None and is_replaced and not is_remote(config.push_destination):
         display.say(f"the damaged version is now {set_version_aside(config.push_destination, damaged[0])}")
     return [*nodes[:-1], republished[-1]], pushed

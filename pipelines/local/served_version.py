@@ -10,7 +10,7 @@ from components.pusher.delta_chain import damage_of_chain, last_delta
 from components.pusher.served import damage_of, served_versions
 from embedding_core.errors import ConfigError
 from pipelines.config import PipelineConfig
-from pipelines.lineage.graph import Node, newest_artifact, read_graph, trace
+from pipelines.lineage.graph import Node, newest_artifact, read_graph, read_node, trace
 from pipelines.lineage.rollbacks import is_rolled_back
 
 
@@ -27,16 +27,16 @@ def served_push(store: MetadataStore, pushed: int, destination: str) -> int | No
       newest version's PushedModel if the newest version has the same model. None if another model or no model is
       served: then the run's model has to be pushed again.
     """
-    nodes = trace(store, pushed)
-    if not nodes[pushed].facts.get("pushed"):
+    push = read_node(store, pushed)
+    if not push.facts.get("pushed"):
         return pushed
     newest = max(served_versions(destination), default=None)
-    if newest is not None and _served_by(nodes[pushed]) == (newest, last_delta(destination, newest)):
+    if newest is not None and _served_by(push) == (newest, last_delta(destination, newest)):
         return pushed
     other = newest_artifact(store, "PushedModel", having={"pushed": 1, "pushed_version": newest})
     if newest is None or other is None:
         return None
-    return other if _models(trace(store, other)) == _models(nodes) else None
+    return other if _models(trace(store, other)) == _models(trace(store, pushed)) else None
 
 
 def _served_by(push: Node) -> tuple[int, int]:
@@ -63,7 +63,7 @@ def check_not_rolled_back(config: PipelineConfig, store: MetadataStore, pushed: 
 
 def damaged_version(store: MetadataStore, pushed: int, destination: str) -> tuple[int, str] | None:
     """Return the number of a PushedModel's version and what is wrong with it; None if it is intact or was refused."""
-    facts = trace(store, pushed)[pushed].facts
+    facts = read_node(store, pushed).facts
     if not facts.get("pushed"):
         return None
     version = int(facts["pushed_version"])

@@ -12,7 +12,7 @@ from components.pusher.served import served_versions
 from embedding_core.errors import CheckpointError, ConfigError
 from pipelines.config import PipelineConfig
 from pipelines.config.bases import SERVED, TRAINED
-from pipelines.lineage.graph import Node, artifacts_of, open_store, read_graph
+from pipelines.lineage.graph import Node, artifacts_of, open_store, reread_graph
 from pipelines.lineage.records import recorded_lineage
 from pipelines.lineage.rollbacks import newest_first, pushes_of, with_rollbacks
 
@@ -229,7 +229,7 @@ def finished_trainings(config: PipelineConfig) -> FinishedTrainings:
     if not os.path.isfile(config.metadata_path):
         return FinishedTrainings({}, frozenset(), config.push_destination)
     store = open_store(config.metadata_path)
-    graph = with_rollbacks(read_graph(store, config.name))
+    graph = with_rollbacks(reread_graph(store, config.metadata_path, config.name))
     live = frozenset(artifacts_of(store, _CHECKPOINT, pipeline=config.name))
     return FinishedTrainings(graph, live, config.push_destination)
 

@@ -12,7 +12,7 @@ from ml_metadata import MetadataStore
 from components.quality_gate.executor import QUALITY_FILE
 from components.shadow.executor import SHADOW_FILE
 from embedding_core.health import HEALTH_FILE
-from pipelines.lineage.graph import outputs_of, trace
+from pipelines.lineage.graph import outputs_of, read_node
 from pipelines.report.node_run import NodeRun
 from pipelines.report.run_report import Figures
 
@@ -33,7 +33,7 @@ def read_json(uri: str, name: str) -> Any:
 def output_of(store: MetadataStore, runs: Sequence[NodeRun], name: str, type_name: str) -> str:
     """Return the folder of a node's output of that type in this run."""
     (execution,) = [int(run.execution or 0) for run in runs if run.node == name]
-    outputs = {node.type: node.uri for one in outputs_of(store, execution) for node in [trace(store, one)[one]]}
+    outputs = {node.type: node.uri for one in outputs_of(store, execution) for node in [read_node(store, one)]}
     return outputs[type_name]
 
 

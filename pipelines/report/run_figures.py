@@ -25,7 +25,7 @@ from embedding_core.training.finished_run import RunDescription
 from embedding_core.training_config import Training
 from embedding_core.vocabulary import Vocabulary, load_vocabularies
 from pipelines.config import PipelineConfig
-from pipelines.lineage.graph import Node, open_store, outputs_of, trace
+from pipelines.lineage.graph import Node, open_store, outputs_of, read_node, reread_graph, trace
 from pipelines.pipeline.tfma_config import missed_thresholds
 from pipelines.report.baselines import Score, compare_with_baselines
 from pipelines.report.column_figures import column_figures, feature_figures, label_figures
@@ -63,7 +63,7 @@ def collect_report(
       reports: folder of the reports of previous runs, by version; if None, the baselines are always measured.
     """
     store = open_store(config.metadata_path)
-    lineage = trace(store, pushed)
+    lineage = trace(store, pushed, reread_graph(store, config.metadata_path, config.name))
     by_type = {node.type: node for node in reversed(lineage.values())}
     vocabularies = load_vocabularies(by_type["components.Vocabularies"].uri)
     embedding = read_embedding_config(by_type["components.TableConfigs"].uri)
@@ -202,7 +202,7 @@ def _node(store: MetadataStore, run: NodeRun) -> Figures:
     """Return the figures of a node run; `made_in` is the time that its outputs took, maybe in a previous run."""
     made_in = run.seconds
     if run.state == "cached" and run.execution is not None:
-        producers = [trace(store, one)[one].producer for one in outputs_of(store, run.execution)[:1]]
+        producers = [read_node(store, one).producer for one in outputs_of(store, run.execution)[:1]]
         made_in = max((one.seconds or 0.0 for one in producers if one is not None), default=0.0)
     known = {"node": run.node, "state": run.state, "seconds": run.seconds, "execution": run.execution}
     return {**known, "made_in": made_in}

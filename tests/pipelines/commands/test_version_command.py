@@ -87,3 +87,9 @@ def test_folder_that_cannot_be_written_or_read_is_one_error(base, capsys):
     assert "cannot be removed" in capsys.readouterr().err
     assert exit_code("verify", base) == 1
     assert "name the folder of one published version" in capsys.readouterr().err
+
+
+def test_a_table_with_two_types_of_rows_is_refused(tmp_path, capsys):
+    options = ("--rows-dtype", "item=int8", "--rows-dtype", "item=float16")
+    assert exit_code("export-embeddings", tmp_path / "checkpoint", tmp_path / "out", *options) == 1
+    assert "--rows-dtype is given 2 times for table 'item': give it once." in capsys.readouterr().err

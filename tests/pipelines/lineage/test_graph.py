@@ -1,5 +1,6 @@
 import io
 import json
+import time
 
 import ml_metadata
 import pytest
@@ -7,7 +8,7 @@ from ml_metadata.proto import metadata_store_pb2 as mlmd
 from rich.console import Console
 
 from embedding_core.errors import DataError
-from pipelines.lineage.graph import newest_artifact, open_store, outputs_of, trace
+from pipelines.lineage.graph import newest_artifact, open_store, outputs_of, read_graph, read_node, trace
 from pipelines.report.lineage_tree import lineage_tree
 
 pytestmark = pytest.mark.light
@@ -56,6 +57,25 @@ def test_trace_reaches_the_examples_through_what_really_made_them(metadata):
     assert list(nodes) == [metadata["pushed"], metadata["model"], metadata["examples"]]
     producer = nodes[metadata["pushed"]].producer
     assert (producer.id, producer.node) == (metadata["first"], "Node")
+
+
+def test_graph_is_read_again_only_where_it_changed(metadata):
+    store, known = open_store(metadata["path"]), {}
+    before = read_graph(store, known=known)
+    assert before == read_graph(store)
+    connection = mlmd.ConnectionConfig()
+    connection.sqlite.filename_uri = str(metadata["path"])
+    writer = ml_metadata.MetadataStore(connection)
+    (artifact,) = writer.get_artifacts_by_id([metadata["pushed"]])
+    artifact.custom_properties["note"].string_value = "rolled back"
+    time.sleep(0.002)  # times are in ms
+    writer.put_artifacts([artifact])
+    after = read_graph(store, known=known)
+    assert after == read_graph(store)
+    assert after[metadata["pushed"]].facts["note"] == "rolled back"
+    assert [one for one in before if after[one] is not before[one]] == [metadata["pushed"]]
+    assert trace(store, metadata["pushed"], after) == trace(store, metadata["pushed"])
+    assert read_node(store, metadata["pushed"]) == after[metadata["pushed"]]
 
 
 def test_facts_are_decoded_where_they_are_json(metadata):
