@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 
-from ml_metadata import MetadataStore
+from ml_metadata import ListOptions, MetadataStore, OrderByField
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
 from components.artifact_files import RECORD_SUFFIX
@@ -104,7 +104,8 @@ def is_output(artifact: mlmd.Artifact) -> bool:
 
 def _move_left_over(store: MetadataStore, root: str) -> str | None:
     """Move away outputs with execution ids above the highest in the store: new outputs would be mixed with them."""
-    newest = max((one.id for one in store.get_executions()), default=0)
+    last = store.get_executions(list_options=ListOptions(limit=1, order_by=OrderByField.ID, is_asc=False))
+    newest = max((one.id for one in last), default=0)
     paths = [path for path in _numbered(root) if int(os.path.basename(path)) > newest]
     if not paths:
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
 import re
 import shutil
@@ -50,6 +52,9 @@ def remove_old_runs(store: MetadataStore, pipeline: str, root: str, keep: int, p
         store.put_artifacts(old)
     for artifact in old:
         shutil.rmtree(artifact.uri, ignore_errors=True)
+    for folder in glob.iglob(os.path.join(glob.escape(root), "*", ".system", "*", "*")):
+        with contextlib.suppress(OSError):  # it has files, or is not a folder
+            os.rmdir(folder)  # TFX leaves empty ones for each execution
     return len(old)
 
 

@@ -64,6 +64,7 @@ def test_each_run_goes_on_from_the_pushed_one_and_reads_again_what_was_refused(t
     assert len(digests(tmp_path)) == 1
     newest = max(os.listdir(tmp_path / "runs/my/serving"), key=lambda name: (name.isdigit(), name))
     assert os.listdir(tmp_path / "runs/my/reports") == [newest]
+    assert not list((tmp_path / "runs/my/artifacts").glob("*/.system/executor_execution/*"))
     assert followed(tmp_path) == []
 
 
