@@ -105,7 +105,7 @@ def test_error_on_purpose_inside_another_is_its_one_line(file, monkeypatch, caps
 def test_earlier_run_that_is_not_there_is_said_before_anything_runs(file, monkeypatch, capsys, change, missing):
     _command(monkeypatch, "local.run_local", run=_raise(KeyError("not reached")))
     assert exit_code("run", file, "--set", change) == 1
-    assert f"nowhere': there is no {missing} in it" in capsys.readouterr().err
+    assert f"nowhere': it has no {missing}" in capsys.readouterr().err
 
 
 def test_preempted_run_says_how_to_go_on_and_is_exit_code_75(file, monkeypatch, capsys):

@@ -80,7 +80,7 @@ def test_all_mistakes_come_at_once_one_line_each(mistakes):
     )
     assert len(lines) == 5
     assert lines[0].startswith("my.yaml:2: `data.path` is ")
-    assert "no such file" in lines[0]
+    assert "no file has this name" in lines[0]
     assert lines[1] == "my.yaml:4: `features.categorical.1.separater` is not a known key: did you mean 'separator'?"
     assert lines[2] == "my.yaml:5: `trainig` is not a known key: did you mean 'training'?"
     assert lines[3] == "my.yaml:6: `seed` is -1: it must be a whole number of at least 0."
