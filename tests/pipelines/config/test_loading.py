@@ -156,7 +156,7 @@ def test_missing_sections_are_named(mistakes):
         ("model: {name: rankin}", "did you mean 'ranking'?"),
         ("model: {name: pipelines.config}", "must define `build"),
         ("model: {arguments: {hidden_units: wide}}", "Sequence[int]"),
-        ("preprocessing_fn: nowhere.fn", "no module 'nowhere'"),
+        ("preprocessing_fn: nowhere.fn", "module 'nowhere' does not exist"),
         ("preprocessing_fn: fn", "dotted path"),
         ("preprocessing_fn: pipelines.examples.taxi.fn", "no 'fn' at its top level"),
     ],

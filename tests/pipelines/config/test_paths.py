@@ -129,7 +129,7 @@ def test_part_that_stands_twice_must_be_the_same(tmp_path):
         ("{path: '{SPAN}.csv', spans: {first: 2011-01-01}}", "whole number"),
         ("{path: '{YYYY}{MM}{DD}.csv', spans: {last: 3}}", "a date"),
         ("{path: '{YYYY}{MM}{DD}.csv', spans: {last: 2011-01-01}}", "in the spans asked for"),
-        ("'package:no_such_package/x.csv'", "no installed package"),
+        ("'package:no_such_package/x.csv'", "is not installed"),
         ("'a/**/x.csv'", "folders at any depth"),
     ],
 )

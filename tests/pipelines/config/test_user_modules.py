@@ -81,5 +81,5 @@ def test_module_that_is_no_python_is_named(tmp_path):
 
 @pytest.mark.parametrize("name", ["", "a b", "no.such", "os..path", "sys", "mine/../x"])
 def test_module_without_source_is_refused(name, tmp_path):
-    with pytest.raises(ConfigError, match="no module"):
+    with pytest.raises(ConfigError, match="does not exist"):
         parse_module(name, str(tmp_path))
