@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +16,15 @@ from embedding_core.checkpoint.remap import checkpoint_vocabularies
 from embedding_core.checkpoint.row_order import aligned
 from embedding_core.checkpoint.row_sources import row_sources
 from embedding_core.config import TableConfig
+from embedding_core.display import shown_token
 from embedding_core.errors import CheckpointError
 from embedding_core.health import Block, Earlier, TableFacts, TableFigures, measure_table
-from embedding_core.optimizers import FTRL, Adagrad
+from embedding_core.optimizers import FTRL, Adagrad, Adam
 from embedding_core.storage import StrPath
 from embedding_core.vocabulary import Vocabulary
 
 _SLICE_BYTES = 8 << 20  # a slice is computed on in float64, several arrays at a time
+_SHOWN = 10
 
 
 class CheckpointTables:
@@ -89,7 +92,7 @@ class _Reader:
         sources = self._sources()
         self.facts = dataclasses.replace(_facts(now, self._table, drawn), sources=sources)
         if sources is not None:
-            self.facts = dataclasses.replace(self.facts, expired_traffic=self._expired(sources))
+            self.facts = dataclasses.replace(self.facts, **self._expired(sources))
 
     def _sources(self) -> npt.NDArray[np.int64] | None:
         earlier = None if self._base is None else self._base.tables.get(self._table.name)
@@ -100,14 +103,21 @@ class _Reader:
         except CheckpointError:  # raw ids on one side: their rows cannot be told apart
             return None
 
-    def _expired(self, sources: npt.NDArray[np.int64]) -> float | None:
+    def _expired(self, sources: npt.NDArray[np.int64]) -> dict[str, Any]:
+        """Return the facts of the tokens that lost their rows; nothing for raw ids."""
         assert self._base is not None
         old = self._base.vocabulary_of(self._base.tables[self._table.name])
         if old is None:
-            return None
+            return {}
         gone = np.ones(len(old), np.bool_)
         gone[sources[(sources >= 0) & (sources < len(old))]] = False
-        return float(old.counts[gone].sum() / max(1, old.counts.sum()))
+        new = self._now.vocabulary_of(self._table)
+        private = old.private or (new is not None and new.private)
+        most = np.argsort(np.where(gone, -old.counts, 1), kind="stable")[: min(_SHOWN, int(gone.sum()))]
+        return {
+            "expired_traffic": float(old.counts[gone].sum() / max(1, old.counts.sum())),
+            "expired": tuple(shown_token(old.tokens[int(row)].as_py(), private=private) for row in most),
+        }
 
     def blocks(self) -> Iterator[Block]:
         keys = [self._table.name, *(f"{self._table.name}/{slot}" for slot in self._slots)]
@@ -158,6 +168,7 @@ def _facts(now: CheckpointTables, table: TableConfig, drawn: Collection[str]) ->
         constant=_initial_constant(table) if constant else None,
         zeros=isinstance(optimizer, FTRL) and optimizer.l1_regularization_strength > 0,
         drawn=not features.isdisjoint(drawn),
+        sweeps=isinstance(optimizer, Adam) and not optimizer.lazy_adam,
         unknown_traffic=None if vocabulary is None else 1.0 - vocabulary.coverage,
     )
 

@@ -19,6 +19,7 @@ class Health(Section):
 
     Attributes:
       action: what to do if a figure exceeds its bound: "refuse" pushes nothing, "warn" only reports it.
+      max_nonfinite: share of rows with a NaN or an infinity in the row or its slots.
       max_zero: share of rows that are all zeros.
       max_duplicated: share of rows that are equal to another row.
       max_untrained: share of the occurrences of tokens whose rows no gradient ever reached.
@@ -29,6 +30,7 @@ class Health(Section):
       max_unknown_traffic: share of the occurrences of tokens without a row.
       max_hubness: skewness of how often a row is among the 10 nearest of another row.
       max_frozen: share of the occurrences of tokens in this run's data whose rows did not change.
+      max_frozen_rows: share of the tokens in this run's data whose rows did not change, each counted once.
       max_strayed: share of the rows that this run did not train and that moved by over 1% of their norm.
       max_reset: share of the trained rows of the base whose slots have their initial values again.
       max_older: share of rows with an accumulator below that of the base, where accumulators only grow.
@@ -49,6 +51,7 @@ class Health(Section):
     SHORT = "action"
 
     action: Literal["refuse", "warn"] = "refuse"
+    max_nonfinite: Limit | None = 0.0
     max_zero: Limit | None = 0.01
     max_duplicated: Limit | None = 0.01
     max_untrained: Limit | None = 0.5
@@ -59,6 +62,7 @@ class Health(Section):
     max_unknown_traffic: Limit | None = None
     max_hubness: Number | None = None
     max_frozen: Limit | None = 0.1
+    max_frozen_rows: Limit | None = 0.25
     max_strayed: Limit | None = 0.01
     max_reset: Limit | None = 0.01
     max_older: Limit | None = 0.01

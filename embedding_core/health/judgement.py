@@ -35,6 +35,7 @@ class _Words(NamedTuple):
 
 
 FIGURES = {
+    "nonfinite": _Words("share of rows with a NaN or an infinity in the row or its slots", _TRAINING),
     "zero": _Words("share of rows that are all zeros", _RESTORE),
     "duplicated": _Words("share of rows that are equal to another row", _RESTORE),
     "untrained": _Words(
@@ -49,6 +50,11 @@ FIGURES = {
     "frozen": _Words(
         "share of the token occurrences in this run whose rows did not change since the base",
         "check that training updates the table and that its rows were saved after it",
+    ),
+    "frozen_rows": _Words(
+        "share of the tokens in this run whose rows did not change since the base",
+        "check that training updates the table and that its rows were saved after it",
+        few=True,
     ),
     "strayed": _Words("share of the rows without training in this run that moved since the base", _RESTORE),
     "reset": _Words("share of the base's trained rows whose slots have their initial values again", _RESTORE),
@@ -132,7 +138,7 @@ def _findings(figures: TableFigures, health: Health, name_of_row: Callable[[int]
             continue
         if words.of_traffic and figures.traffic is not None and figures.traffic < _LEAST_TRAFFIC:
             continue
-        tokens = tuple(name_of_row(row) for row in rows)
+        tokens = figures.expired if figure == "expired_traffic" else tuple(name_of_row(row) for row in rows)
         most = "at most" if key.startswith("max_") else "at least"
         concerned = f" The rows of {', '.join(map(repr, tokens))}{_others(tokens)}." if tokens else ""
         reason = (

@@ -47,6 +47,7 @@ def measure_table(reader: TableReader, *, seed: int = 0) -> TableFigures:
         values=values,
         curves=scan.curves(),
         examples={name: rows for name, rows in examples.items() if rows},
+        expired=facts.expired,
     )
 
 

@@ -16,6 +16,8 @@ _NEIGHBOURS = 10
 _LEAST = 64  # rows without which a sample says little
 _LEAST_DIM = 4  # with fewer columns, some other row is always near
 _CLOSER = 0.5
+_BY_CHANCE = 0.1  # share of rows that may be so close to another by chance
+_SHOWN = 10
 _STILL = 1e-6  # of the norm
 _AT_ONCE = 8192  # rows that distances are computed to at once
 
@@ -59,37 +61,56 @@ class Sampler:
     def figures(self) -> Iterator[tuple[str, float, list[int]]]:
         """Yield name, value and rows of each figure, after all blocks were added."""
         rows = np.concatenate(self._rows)
-        rows = rows[np.isfinite(rows).all(axis=1)]
+        finite = np.isfinite(rows).all(axis=1)
+        rows = rows[finite]
         if len(rows) >= _LEAST and rows.shape[1] > 1:
-            yield "hubness", hubness(_nearest(rows)), []
+            nearest = _nearest(rows)
+            yield "hubness", hubness(nearest), self._own[finite][_most_often(nearest)].tolist()
         if not self._now:
             return
         now, before = np.concatenate(self._now), np.concatenate(self._before)
         good = np.isfinite(now).all(axis=1) & np.isfinite(before).all(axis=1)
         sample = Sampled(self._known[good], now[good], before[good])
         if len(sample.numbers) >= _LEAST and sample.now.shape[1] >= _LEAST_DIM:
-            yield "churn", churn(_nearest(sample.before), _nearest(sample.now)), []
+            changed = changed_neighbours(_nearest(sample.before), _nearest(sample.now))
+            most = np.argsort(-changed, kind="stable")[:_SHOWN]
+            yield "churn", float(changed.mean()), sample.numbers[most].tolist()
             yield "misplaced", *self._misplaced(sample)
 
     def _misplaced(self, sample: Sampled) -> tuple[float, list[int]]:
-        """Return the share of sampled rows that are another token's previous row rather than their own, and some."""
+        """Return the share of sampled rows that are another token's previous row rather than their own, and some.
+
+        Where rows are dense, each comes close to others when it moves. So a row has to be closer to another than almost
+        all rows would be that moved as far, in the direction of another row.
+        """
         chosen = _drawn(self._chance, np.arange(len(sample.numbers)), _MISPLACED_SAMPLE)
-        sample = Sampled(sample.numbers[chosen], sample.now[chosen], sample.before[chosen])
+        moves = (sample.now - sample.before)[chosen]
+        own = np.linalg.norm(moves, axis=1)
+        moved = own > _STILL * np.linalg.norm(sample.before[chosen], axis=1)
+        if not moved.any():
+            return 0.0, []
+        rows, own, moves = chosen[moved], own[moved], moves[moved]
+        control = sample.before[rows] + np.roll(moves / own[:, None], 1, axis=0) * own[:, None]
+        nearest = self._to_another(sample.numbers[rows], np.stack([sample.now[rows], control]))
+        ratios, by_chance = nearest / own
+        found = ratios < min(_CLOSER, float(np.quantile(by_chance, _BY_CHANCE)))
+        return float(found.sum() / len(chosen)), sample.numbers[rows][found][:_SHOWN].tolist()
+
+    def _to_another(self, numbers: npt.NDArray[np.int64], points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return the distances of points [m, n, dim] to the nearest previous row that is not row n's own; [m, n]."""
         sources = self._reader.facts.sources
         assert sources is not None
-        own = np.linalg.norm(sample.now - sample.before, axis=1)
-        other = np.full(len(own), np.inf)
+        flat = points.reshape(-1, points.shape[-1])
+        found = np.full(len(flat), np.inf)
         for start, rows in self._reader.earlier_rows():
             for first in range(0, len(rows), _AT_ONCE):
                 part = rows[first : first + _AT_ONCE]
-                distances = _distances(sample.now, _far_if_not_finite(part.astype(np.float64)))
-                at = sources[sample.numbers] - start - first
+                distances = _distances(flat, _far_if_not_finite(part.astype(np.float64)))
+                at = np.tile(sources[numbers], len(points)) - start - first
                 inside = np.flatnonzero((at >= 0) & (at < len(part)))
                 distances[inside, at[inside]] = np.inf
-                other = np.minimum(other, distances.min(axis=1, initial=np.inf))
-        moved = own > _STILL * np.linalg.norm(sample.before, axis=1)
-        found = moved & (other < _CLOSER * own)
-        return float(found.mean()), sample.numbers[found][:10].tolist()
+                found = np.minimum(found, distances.min(axis=1, initial=np.inf))
+        return found.reshape(points.shape[:2])
 
 
 def _drawn(chance: np.random.Generator, rows: npt.NDArray[np.int64], number: int) -> npt.NDArray[np.int64]:
@@ -125,10 +146,16 @@ def _nearest(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     return nearest
 
 
-def churn(before: npt.NDArray[np.int64], now: npt.NDArray[np.int64]) -> float:
-    """Compute the mean share of a row's nearest neighbours that it no longer has, from [n, k] of each."""
+def changed_neighbours(before: npt.NDArray[np.int64], now: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Compute the share of each row's nearest neighbours that it no longer has, from [n, k] of each."""
     kept = (before[:, :, None] == now[:, None, :]).any(axis=2)
-    return float(1.0 - kept.mean())
+    shares: npt.NDArray[np.float64] = 1.0 - kept.mean(axis=1)
+    return shares
+
+
+def _most_often(nearest: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    times = np.bincount(nearest.ravel(), minlength=len(nearest))
+    return np.argsort(-times, kind="stable")[:_SHOWN]
 
 
 def hubness(nearest: npt.NDArray[np.int64]) -> float:

@@ -16,12 +16,14 @@ _QUANTILES = {"least": 0.0, "median": 0.5, "p99": 0.99, "greatest": 1.0}
 _STRAYED = 0.01  # of a row's norm: rounding, and gradients too small for their slot, move a row by less
 _OPPOSITE = -0.5
 _GREW = 4.0
+_FEW_COLUMNS = 4  # with fewer, small rows turn often
+_SHOWN = 10
 _CONSTANT = 1e-3  # of the median standard deviation of the columns
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9))
 
 
 class RowScan:
-    """Collects figures block by block; keeps 21 bytes for each row, and two matrices of dim x dim."""
+    """Collects figures block by block; keeps 22 bytes for each row, and two matrices of dim x dim."""
 
     def __init__(self, facts: TableFacts) -> None:
         self._facts = facts
@@ -32,6 +34,7 @@ class RowScan:
         self._of_interest = np.zeros(facts.rows, np.bool_)  # rows that may not be equal
         self._moments, self._moments_before = _Moments(facts.dim), _Moments(facts.dim)
         self._flags = {name: Flagged() for name in ("nonfinite", "zero", "untrained", *_AGAINST_BASE)}
+        self._turned = np.zeros(facts.rows, np.bool_)
         self._has_base = False
 
     def add(self, block: Block) -> None:
@@ -48,7 +51,8 @@ class RowScan:
         untrained = _untouched(block.slots, self._facts.slot_initials)
         self._hashes[part] = _hashes(block.rows)
         self._of_interest[part] = finite & (norms > 0) & ~first
-        self._flags["nonfinite"].add(block.start, ~finite, every, counts)
+        sound = np.logical_and.reduce([finite, *(np.isfinite(slot).all(axis=1) for slot in block.slots)])
+        self._flags["nonfinite"].add(block.start, ~sound, every, counts)
         self._flags["zero"].add(block.start, (norms == 0) & ~first, finite, counts)
         if untrained is not None:
             self._flags["untrained"].add(block.start, untrained, every, counts)
@@ -82,12 +86,13 @@ class RowScan:
         cosine = np.einsum("nd,nd->n", rows, before) / np.maximum(norms * lengths, np.finfo(np.float64).tiny)
         flag = self._flags
         if self._facts.counts is not None:
-            flag["frozen"].add(block.start, ~changed, known & (counts > 0), counts)
+            for name in ("frozen", "frozen_rows"):
+                flag[name].add(block.start, ~changed, known & (counts > 0), counts)
         still = self._not_trained(block, counts)
         if still is not None:
             flag["strayed"].add(block.start, relative > _STRAYED, known & still & (lengths > 0), counts)
         directed = known & (lengths > 0) & (norms > 0)
-        flag["flipped"].add(block.start, cosine < _OPPOSITE, directed, counts)
+        self._turned[part] = directed & (cosine < _OPPOSITE)
         flag["grown"].add(block.start, norms > _GREW * lengths, directed, counts)
         flag["shrunk"].add(block.start, norms < lengths / _GREW, directed, counts)
         was_untrained = _untouched(block.earlier.slots, self._facts.slot_initials)
@@ -98,17 +103,16 @@ class RowScan:
                 flag["older"].add(block.start, (now < then).any(axis=1), known, counts)
 
     def _not_trained(self, block: Block, counts: Counts) -> Mask | None:
-        """Return the rows that this run did not train, by their slots or, without slots, by their tokens' counts."""
+        """Return the rows that this run did not train: their slots are as before, or the data lack their tokens."""
         assert block.earlier is not None
+        still: list[Mask] = []
         if block.slots and block.earlier.slots:
             same = [(now == then).all(axis=1) for now, then in zip(block.slots, block.earlier.slots, strict=True)]
-            still: Mask = np.logical_and.reduce(same)
-            return still
-        if self._facts.counts is None or self._facts.drawn or self._facts.slot_initials:
-            return None
-        tokens = np.arange(block.start, block.start + len(block.rows)) < len(self._facts.counts)
-        unseen: Mask = tokens & (counts == 0)
-        return unseen
+            still.append(np.logical_and.reduce(same))
+        if self._facts.counts is not None and not self._facts.drawn and not self._facts.sweeps:
+            tokens = np.arange(block.start, block.start + len(block.rows)) < len(self._facts.counts)
+            still.append(tokens & (counts == 0))
+        return np.logical_or.reduce(still) if still else None
 
     def figures(self) -> Iterator[tuple[str, float, list[int]]]:
         """Yield name, value and rows of each figure, after all blocks were added."""
@@ -160,7 +164,9 @@ class RowScan:
         known = np.isfinite(self._moves)
         for name, chosen in (("seen", counts > 0), ("unseen", counts == 0)):
             if self._facts.counts is not None and (known & chosen).any():
-                yield f"move_{name}", float(np.median(self._moves[known & chosen])), []
+                moves = np.where(known & chosen, self._moves, -1.0)
+                furthest = np.argsort(-moves, kind="stable")[: min(_SHOWN, int((known & chosen).sum()))]
+                yield f"move_{name}", float(np.median(self._moves[known & chosen])), furthest.tolist()
         before = self._norms_before[np.isfinite(self._norms_before)].max(initial=0.0)
         if before > 0:
             greatest = int(np.nanargmax(self._norms)) if np.isfinite(self._norms).any() else 0
@@ -170,6 +176,12 @@ class RowScan:
             if spread_before > 0:
                 yield "spread_change", spread / spread_before, []
                 yield "rank_change", self._moments.effective_rank() / self._moments_before.effective_rank(), []
+        directed = (self._norms > 0) & (self._norms_before > 0)
+        turned = self._turned
+        if self._facts.dim < _FEW_COLUMNS and directed.any():
+            median = np.median(self._norms_before[directed])
+            turned, directed = turned & (self._norms >= median), directed & (self._norms_before >= median)
+        self._flags["flipped"].add(0, turned, directed, counts)
         for name in _AGAINST_BASE:
             flagged = self._flags[name]
             if flagged.of_rows:
@@ -177,7 +189,7 @@ class RowScan:
                 yield name, flagged.traffic_share if by_traffic else flagged.share, flagged.examples
 
 
-_AGAINST_BASE = ("frozen", "strayed", "flipped", "grown", "shrunk", "reset", "older")
+_AGAINST_BASE = ("frozen", "frozen_rows", "strayed", "flipped", "grown", "shrunk", "reset", "older")
 
 
 class _Moments:

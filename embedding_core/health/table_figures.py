@@ -76,6 +76,7 @@ class TableFigures:
       curves: "norms" and "norms of the base" (quantiles at 0, 5, ..., 100%), and "variances" of the principal
         directions as shares, the largest first; those that apply.
       examples: by name of a figure, numbers of up to 10 rows that it concerns.
+      expired: up to 10 tokens that lost their rows, as people may see them.
     """
 
     table: str
@@ -86,6 +87,7 @@ class TableFigures:
     values: Mapping[str, float]
     curves: Mapping[str, Sequence[float]]
     examples: Mapping[str, list[int]]
+    expired: tuple[str, ...] = ()
 
     def to_dict(self) -> Json:
         """Return the figures as JSON values, without the examples: these are row numbers, which change."""

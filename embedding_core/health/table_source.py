@@ -59,8 +59,10 @@ class TableFacts:
       constant: the value of all numbers of an initial row, if the initializer is constant.
       zeros: whether the optimizer may set a row to zero (FTRL with L1).
       drawn: whether training also draws rows that the data of this run need not contain, such as negatives.
+      sweeps: whether a step also moves rows that it does not look up (Adam that is not lazy).
       unknown_traffic: share of the token occurrences whose token has no row; None for raw ids.
       expired_traffic: share of the previous push's token occurrences whose token has lost its row; None without one.
+      expired: up to 10 of these tokens, the most frequent first, as people may see them.
     """
 
     name: str
@@ -73,8 +75,10 @@ class TableFacts:
     constant: float | None = None
     zeros: bool = False
     drawn: bool = False
+    sweeps: bool = False
     unknown_traffic: float | None = None
     expired_traffic: float | None = None
+    expired: tuple[str, ...] = ()
 
     def counts_of(self, part: slice) -> npt.NDArray[np.int64]:
         """Return the counts of some rows; 0 for rows without a token."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from embedding_core.health import measure_table
-from embedding_core.health.neighbours import churn, hubness
+from embedding_core.health.neighbours import changed_neighbours, hubness
 from tests.embedding_core.health.test_row_figures import Table
 
 pytestmark = pytest.mark.light
@@ -51,6 +51,14 @@ def test_rows_that_only_moved_are_not_misplaced():
     assert measured(ROWS * np.float32(1.3), ROWS)["misplaced"] < 0.05
 
 
+def test_dense_rows_that_moved_far_are_not_misplaced():
+    """In 4 columns, a row that moves by half of its norm often comes close to another one."""
+    chance = np.random.default_rng(2)
+    before, moves = chance.normal(size=(2, 3000, 4)).astype(np.float32)
+    assert measured(before + moves / 2, before)["misplaced"] < 0.25
+    assert measured(np.roll(before, 1, axis=0) + moves / 50, before)["misplaced"] > 0.75
+
+
 def test_rows_in_another_order_are_compared_by_token():
     order = np.random.default_rng(0).permutation(300)
     values = measured(ROWS[order] + np.float32(0.01), ROWS, sources=order)
@@ -63,4 +71,4 @@ def test_one_hub():
     nearest = np.array([[0, (row + 1) % 50, (row + 2) % 50] for row in range(1, 50)])
     assert hubness(nearest) > 5
     assert hubness(np.array([[1], [0]])) == 0.0
-    assert churn(np.array([[1, 2], [3, 4]]), np.array([[2, 1], [5, 4]])) == 0.25
+    assert changed_neighbours(np.array([[1, 2], [3, 4]]), np.array([[2, 1], [5, 4]])).tolist() == [0.0, 0.5]

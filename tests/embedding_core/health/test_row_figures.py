@@ -105,7 +105,7 @@ def test_rows_that_moved_without_a_change_of_their_slots_strayed():
     slots = SLOTS.copy()
     slots[:50] += 1.0
     rows = changed(ROWS, slice(0, 70), ROWS[:70] * 1.1)
-    assert measured(rows, ROWS, slots=slots).values["strayed"] == pytest.approx(20 / 150)
+    assert measured(rows, ROWS, slots=slots, drawn=True).values["strayed"] == pytest.approx(20 / 150)
     assert measured(ROWS * 1.001, ROWS, slots=slots).values["strayed"] == 0.0  # a gradient too small for its slot
 
 
@@ -116,6 +116,42 @@ def test_without_slots_the_counts_say_which_rows_were_trained():
     unseen = (counts == 0).sum()
     assert measured(rows, ROWS, counts=counts, **given).values["strayed"] == 1 / unseen
     assert "strayed" not in measured(rows, ROWS, counts=counts, drawn=True, **given).values
+
+
+def test_rows_of_tokens_that_the_data_lack_strayed_whatever_their_slots():
+    """Rows and slots of another day look like training, but nothing trains the rows of absent tokens."""
+    absent = np.flatnonzero(COUNTS == 0)
+    rows, slots = changed(ROWS, absent[:5], 2 * ROWS[absent[:5]]), SLOTS + 1
+    assert measured(rows, ROWS, slots=slots).values["strayed"] == pytest.approx(5 / len(absent))
+    for known in ({"drawn": True}, {"sweeps": True}):
+        assert "strayed" not in measured(rows, ROWS, slots=slots, **known).values
+
+
+def test_frozen_rows_count_once_each():
+    rows = changed(ROWS + 0.1, slice(0, 20), ROWS[:20])
+    seen = COUNTS > 0
+    assert measured(rows, ROWS).values["frozen_rows"] == seen[:20].sum() / seen.sum()
+
+
+def test_rows_or_slots_that_are_not_finite():
+    values = measured(changed(ROWS, 3, np.nan), slots=changed(SLOTS, [5, 6], np.inf))
+    assert values.values["nonfinite"] == 3 / 200
+    assert set(values.examples["nonfinite"]) == {3, 5, 6}
+
+
+@pytest.mark.parametrize("dim", [1, 2, 6])
+def test_small_rows_of_few_columns_may_turn(dim):
+    chance = np.random.default_rng(1)
+    before, moves = chance.normal(size=(2, 2000, dim)).astype(np.float32)
+    given = {"slots": None, "slots_before": None, "counts": None}
+    assert measured(before + 0.7 * moves, before, **given).values["flipped"] < 0.1
+    assert measured(-before, before, **given).values["flipped"] == 1.0
+
+
+def test_figures_name_the_rows_that_moved_furthest_and_those_with_other_neighbours():
+    rows = changed(ROWS * 1.01, 4, -ROWS[4])
+    examples = measured(rows, ROWS, counts=np.ones(200, np.int64)).examples
+    assert examples["move_seen"][0] == examples["churn"][0] == 4
 
 
 def test_accumulators_that_shrank_or_start_again():
