@@ -66,8 +66,10 @@ class ShadowRules(Section):
 
     Attributes:
       outputs: bounds of the difference between the answers, by output: `probability`, or `raw/probability` for the
-        output of one signature. Without bounds, differences are only reported.
+        output of one signature. Without bounds, differences of numbers are only reported.
       max_refused: largest accepted share of rows that the old version answers and the new version refuses.
+      max_not_finite: largest accepted share of rows where an output of the new version has a NaN or an infinity, and
+        that of the old version has numbers.
       latency: bounds of the latency.
       max_memory: largest accepted ratio of the new version's peak of resident memory to the old version's.
       min_rows: least number of rows that both versions must have answered.
@@ -78,6 +80,7 @@ class ShadowRules(Section):
 
     outputs: ByName[OutputBounds] = Field(default_factory=dict)
     max_refused: _Part = 0.0
+    max_not_finite: _Part = 0.0
     latency: LatencyBounds = LatencyBounds()
     max_memory: PositiveNumber | None = None
     min_rows: Positive = 1

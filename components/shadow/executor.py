@@ -55,4 +55,5 @@ def _replayed(execution: Execution) -> Json:
         ShadowRules.from_mapping(execution.json(keys.RULES)),
         Public.of(config),
         lambda done: progress.report("Shadow", done, None, unit="requests"),
+        other_k=True,  # `push.top_k` says how many candidates are served, which the trainer's model does not know
     ).to_json()

@@ -34,7 +34,7 @@ class Change:
     moved: Array | None = None
 
 
-def compare_answers(old: Mapping[str, Array], new: Mapping[str, Array]) -> dict[str, Change]:
+def compare_answers(old: Mapping[str, Array], new: Mapping[str, Array], *, other_k: bool = False) -> dict[str, Change]:
     """Compare two answers of the same number of rows, for each output of the old one.
 
     Texts are rankings, the best first, padded with "". If an answer has one ranking and numbers of the same shape, the
@@ -43,9 +43,11 @@ def compare_answers(old: Mapping[str, Array], new: Mapping[str, Array]) -> dict[
     Args:
       old: arrays `[rows, ...]` by output name.
       new: arrays of the same names; there may be more.
+      other_k: whether the new version ranks another number of candidates on purpose. Rankings are then compared as far
+        as both have columns; otherwise each place that the new one lacks counts as a lost token.
     """
     rankings = [name for name, value in old.items() if is_text(value)]
-    changes = {name: _ranking_change(old[name], new[name]) for name in rankings}
+    changes = {name: _ranking_change(old[name], new[name], other_k) for name in rankings}
     for name in old:
         if name in changes:
             continue
@@ -54,6 +56,10 @@ def compare_answers(old: Mapping[str, Array], new: Mapping[str, Array]) -> dict[
         else:
             changes[name] = _number_change(old[name], new[name])
     return changes
+
+
+def _finite(values: Array) -> Array:
+    return np.isfinite(np.asarray(values, np.float64))
 
 
 def _are_scores(answer: Mapping[str, Array], name: str, ranking: str) -> bool:
@@ -66,18 +72,21 @@ def _by_row(values: Array) -> Array:
 
 def _number_change(old: Array, new: Array) -> Change:
     rows = len(old)
-    if is_text(new) or old.shape != new.shape:
+    if is_text(new) or is_text(old):
         return Change(np.full(rows, np.inf), np.zeros(rows, bool))
+    if old.shape != new.shape:
+        lost = _by_row(_finite(old)).all(axis=1) & ~_by_row(_finite(new)).all(axis=1)
+        return Change(np.full(rows, np.inf), lost)
     difference, _ = gaps(old, new)
-    lost = np.isfinite(np.asarray(old, np.float64)) & ~np.isfinite(np.asarray(new, np.float64))
+    lost = _finite(old) & ~_finite(new)
     return Change(_by_row(difference).max(axis=1, initial=0.0), _by_row(lost).any(axis=1))
 
 
-def _ranking_change(old: Array, new: Array) -> Change:
+def _ranking_change(old: Array, new: Array, other_k: bool) -> Change:
     if not is_text(new):
         return _number_change(old, new)
     left, right = _by_row(old), _by_row(new)
-    width = min(left.shape[1], right.shape[1])
+    width = min(left.shape[1], right.shape[1]) if other_k else left.shape[1]
     pairs = [(_tokens(one)[:width], _tokens(other)[:width]) for one, other in zip(left, right, strict=True)]
     sizes = sorted({size for size in (*_FIRST, width) if 0 < size <= width})
     overlap = {size: np.array([_overlap(one[:size], other[:size]) for one, other in pairs]) for size in sizes}
@@ -94,7 +103,8 @@ def _score_change(old: Array, new: Array, old_scores: Array, new_scores: Array) 
         change = _number_change(
             np.array([[before[token] for token in both]]), np.array([[after[token] for token in both]])
         )
-        difference[row], lost[row] = change.difference[0], change.not_finite[0]
+        broken = [score for token, score in after.items() if token not in before and not np.isfinite(score)]
+        difference[row], lost[row] = change.difference[0], change.not_finite[0] or bool(broken)
     return Change(difference, lost)
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from embedding_core.errors import DataError, nearest
 from embedding_core.schema import Json
+from embedding_core.serving.delta_graph import MODEL_DIGEST
 from embedding_core.shadow.answer_differences import compare_answers
 from embedding_core.shadow.answering import array_of
 from embedding_core.shadow.distributions import Distribution
@@ -52,6 +53,8 @@ def replay(
     rules: ShadowRules,
     public: Public | None = None,
     report: Callable[[int], None] = lambda done: None,
+    *,
+    other_k: bool = False,
 ) -> ShadowReport:
     """Replay requests on two versions, each in a process of its own.
 
@@ -65,13 +68,14 @@ def replay(
       rules: what the new version must keep to.
       public: what may be shown; None shows digests alone.
       report: called with the number of replayed requests from time to time.
+      other_k: whether the new version ranks another number of candidates on purpose; see `compare_answers`.
 
     Raises:
       DataError: the log is damaged, holds requests for several models, or none that can be replayed.
       CheckpointError: a version does not load, or its process ends.
     """
     with VersionProcess(old) as first, VersionProcess(new) as second:
-        return replay_on((first, second), requests, rules, public, report)
+        return replay_on((first, second), requests, rules, public, report, other_k=other_k)
 
 
 def replay_on(
@@ -80,9 +84,11 @@ def replay_on(
     rules: ShadowRules,
     public: Public | None = None,
     report: Callable[[int], None] = lambda done: None,
+    *,
+    other_k: bool = False,
 ) -> ShadowReport:
     """Replay requests on the old and the new version, whose processes run; see `replay`."""
-    run = _Replay(versions, rules, public or Public())
+    run = _Replay(versions, rules, public or Public(), other_k)
     for request in _chosen(requests, rules.model, run):
         run.add(request)
         if run.replayed % _REPORT_EVERY == 0:
@@ -119,8 +125,10 @@ def _chosen(requests: Iterable[Request], model: str | None, run: _Replay) -> Ite
 class _Replay:
     """The figures of a replay so far."""
 
-    def __init__(self, versions: tuple[VersionProcess, VersionProcess], rules: ShadowRules, public: Public) -> None:
-        self.versions, self.rules, self.public = versions, rules, public
+    def __init__(
+        self, versions: tuple[VersionProcess, VersionProcess], rules: ShadowRules, public: Public, other_k: bool
+    ) -> None:
+        self.versions, self.rules, self.public, self._other_k = versions, rules, public, other_k
         self.tally = Tally(rules.slices, rules.worst_rows, public)
         self.latency = (Distribution(), Distribution())
         self.replayed = self.rows = 0
@@ -158,7 +166,8 @@ class _Replay:
         answers = {
             one: self.versions[one].ask(request.signature, inputs, request.outputs, request.place) for one in order
         }
-        return answers[0], _without_lost_outputs(answers[0], answers[1])
+        old, new = (_without_digest(answers[one]) for one in (0, 1))
+        return old, _without_lost_outputs(old, new)
 
     def _add_rows(
         self, request: Request, rows: RequestRows | None, answers: tuple[Answer, Answer], first: int | None = None
@@ -181,7 +190,8 @@ class _Replay:
             return
         self.rows += count
         both = old.outputs, new.outputs
-        self.tally.add(request.signature, (request.place, first or 0), rows, compare_answers(*both), both)
+        changes = compare_answers(*both, other_k=self._other_k)
+        self.tally.add(request.signature, (request.place, first or 0), rows, changes, both)
 
     def _refuse(self, place: str, rows: RequestRows | None, answers: tuple[Answer, Answer], count: int) -> None:
         old, new = answers
@@ -208,6 +218,7 @@ class _Replay:
         old, new = (
             VersionFigures(
                 path=one.path,
+                deltas=one.deltas,
                 load_seconds=one.load_seconds,
                 loaded_bytes=one.loaded_bytes,
                 peak_bytes=one.peak_bytes,
@@ -240,6 +251,14 @@ def _has_rows(output: npt.NDArray[Any], count: int) -> bool:
 
 def _one_refuses(answers: tuple[Answer, Answer]) -> bool:
     return (answers[0].outputs is None) != (answers[1].outputs is None)
+
+
+def _without_digest(answer: Answer) -> Answer:
+    """Leave out the digest of the state that answered, which two versions that take deltas never have in common."""
+    if answer.outputs is None or MODEL_DIGEST not in answer.outputs:
+        return answer
+    outputs = {name: one for name, one in answer.outputs.items() if name != MODEL_DIGEST}
+    return dataclasses.replace(answer, outputs=outputs)
 
 
 def _without_lost_outputs(old: Answer, new: Answer) -> Answer:

@@ -19,6 +19,7 @@ class VersionFigures:
 
     Attributes:
       path: folder of the SavedModel.
+      deltas: number of deltas that were applied to it.
       load_seconds: time that the session loader took.
       loaded_bytes: resident memory after loading.
       peak_bytes: largest resident memory.
@@ -26,6 +27,7 @@ class VersionFigures:
     """
 
     path: str
+    deltas: int
     load_seconds: float
     loaded_bytes: int
     peak_bytes: int
@@ -36,6 +38,7 @@ class VersionFigures:
         times = {name: 1000 * self.latency.quantile(share) for name, share in LATENCY_QUANTILES.items()}
         return {
             "path": self.path,
+            "deltas": self.deltas,
             "load_seconds": self.load_seconds,
             "loaded_bytes": self.loaded_bytes,
             "peak_bytes": self.peak_bytes,
@@ -120,11 +123,21 @@ def _checks(report: ShadowReport) -> Iterator[Check]:
         share <= rules.max_refused,
         f" ({report.refused['new']:,} rows{example})",
     )
+    yield _not_finite_check(report.outputs, rules.max_not_finite)
     for key, bounds in rules.outputs.items():
         yield from _output_checks(report.outputs, key, bounds)
     for name in LatencyBounds.model_fields:
         yield from _ratio_check(f"{name} of the latency", getattr(rules.latency, name), *_latencies(report, name))
     yield from _ratio_check("peak of memory", rules.max_memory, report.old.peak_bytes, report.new.peak_bytes)
+
+
+def _not_finite_check(outputs: Mapping[str, OutputTally], bound: float) -> Check:
+    shares = {name: one.not_finite / one.differences.count for name, one in outputs.items() if one.not_finite}
+    worst = max(shares, key=shares.__getitem__, default="")
+    share = shares.get(worst, 0.0)
+    details = f" (most in {worst}: {outputs[worst].not_finite:,} rows)" if worst else ""
+    name = "share of rows with NaN or infinity where the old version answers a number"
+    return _check(name, share, f"at most {bound:g}", share <= bound, details)
 
 
 def _latencies(report: ShadowReport, name: str) -> tuple[float, float]:

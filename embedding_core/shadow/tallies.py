@@ -24,18 +24,23 @@ Mask = npt.NDArray[np.bool_]
 
 
 class OutputTally:
-    """Figures of one output over the rows added so far."""
+    """Figures of one output over the rows added so far.
+
+    Attributes:
+      differences: how far the answers differ.
+      not_finite: number of rows where the new answer has NaN or infinity, and the old one a number.
+    """
 
     def __init__(self) -> None:
         self.differences = Distribution()
-        self._not_finite = 0
+        self.not_finite = 0
         self._overlap: dict[int, Distribution] = {}
         self._moved = Distribution()
 
     def add(self, change: Change, rows: Mask | slice = slice(None)) -> None:
         """Add rows of a change."""
         self.differences.add(change.difference[rows])
-        self._not_finite += int(change.not_finite[rows].sum())
+        self.not_finite += int(change.not_finite[rows].sum())
         for size, shares in change.overlap.items():
             self._overlap.setdefault(size, Distribution()).add(shares[rows])
         if change.moved is not None:
@@ -58,7 +63,7 @@ class OutputTally:
         return {
             "rows": found.count,
             **{name: json_number(value) for name, value in numbers.items()},
-            "not_finite": self._not_finite,
+            "not_finite": self.not_finite,
             **(ranking if self._overlap else {}),
         }
 

@@ -49,6 +49,7 @@ class VersionProcess:
       load_seconds: time that the session loader took.
       loaded_bytes: resident memory after loading, of TensorFlow and the model.
       peak_bytes: largest resident memory so far.
+      deltas: number of deltas that were applied to it.
 
     Raises:
       CheckpointError: the version does not load, or the process takes longer than `timeout` seconds, or ends.
@@ -68,7 +69,7 @@ class VersionProcess:
             env=scoring_environment(),
         )
         self.load_seconds = 0.0
-        self.loaded_bytes = self.peak_bytes = 0
+        self.loaded_bytes = self.peak_bytes = self.deltas = 0
 
     def __enter__(self) -> Self:
         try:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +19,7 @@ from pipelines.console.terminal import SafeConsole, echo
 
 if TYPE_CHECKING:
     from embedding_core.shadow.request_rows import Public
+    from embedding_core.shadow.version_process import VersionProcess
 
 _INSTALL = "install it in the release of your TensorFlow, or tfx-embeddings[tfx]"
 
@@ -47,10 +48,16 @@ def shadow(
             metavar="COLUMN", help="Show the values of this column even if a version does not say that they are public."
         ),
     ] = None,
+    secret_variable: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Environment variable of the secret of deltas; see `push.deltas`."),
+    ] = None,
     out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Folder for the page and its JSON.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Replay recorded requests on two versions: differences of answers, refusals, latency and memory.
+
+    A version that has deltas answers with all of them applied, as a server does.
 
     Exit code 4: the new version does not keep to a bound.
     """
@@ -65,11 +72,15 @@ def shadow(
         _make_folder(out)
     load_tensorflow()
     from components.shadow.request_log import read_requests
-    from embedding_core.shadow.replay import replay
+    from embedding_core.shadow.replay import replay_on
+    from embedding_core.shadow.version_process import VersionProcess
     from pipelines.report.shadow_page import print_shadow, save_shadow
 
     shown = _public(old).both(_public(new)).with_columns(public or ())
-    report = replay(old, new, read_requests(requests), rules, shown)
+    with VersionProcess(old) as first, VersionProcess(new) as second:
+        for version in (first, second):
+            _apply_deltas(version, secret_variable)
+        report = replay_on((first, second), read_requests(requests), rules, shown)
     figures = report.to_json()
     if out is not None:
         save_shadow(figures, out)
@@ -79,6 +90,44 @@ def shadow(
         print_shadow(figures, SafeConsole(highlight=False))
     if not report.passed:
         raise typer.Exit(FINDINGS)
+
+
+def _apply_deltas(version: VersionProcess, secret_variable: str | None) -> None:
+    """Apply the deltas that were pushed for a version, if there are any.
+
+    Raises:
+      ConfigError: the secret is not set.
+      CheckpointError: a delta is missing or damaged.
+      DeltaError: the version refuses a delta, as it does if the secret is another one.
+    """
+    import tensorflow as tf
+
+    from components.pusher.delta_chain import last_delta, read_chain
+    from components.pusher.delta_client import apply_chain
+    from components.pusher.push_section import Deltas
+    from components.pusher.served import manifest_facts
+    from embedding_core.delta_errors import DeltaError
+    from embedding_core.serving.delta_graph import APPLY_DELTA
+    from embedding_core.storage import is_remote
+
+    destination, name = os.path.split(os.path.abspath(version.path))
+    if is_remote(version.path) or not (name.isascii() and name.isdigit()) or not last_delta(destination, int(name)):
+        return
+    secret = (Deltas() if secret_variable is None else Deltas(secret_variable=secret_variable)).secret()
+    first = manifest_facts(destination, int(name)).get("deltas", {}).get("digest", "")
+
+    def call(**inputs: Any) -> Mapping[str, Any]:
+        tensors = {
+            key: tf.make_tensor_proto(value, tf.int64 if isinstance(value, int) else tf.string).SerializeToString()
+            for key, value in inputs.items()
+        }
+        answer = version.ask(APPLY_DELTA, tensors, (), f"the deltas of {version.path!r}")
+        if answer.outputs is None:
+            raise DeltaError(f"{version.path!r} cannot take its deltas: {answer.error}; push a whole version.")
+        return answer.outputs
+
+    chain = read_chain(destination, int(name), first)
+    version.deltas = apply_chain(call, first, chain, secret).number
 
 
 def _rules(config: Path | None, overrides: Sequence[str]) -> ShadowRules:

@@ -95,6 +95,7 @@ def _cost_row(name: str, figures: Mapping[str, Any]) -> dict[str, str]:
     latency = figures["latency_ms"]
     return {
         "version": name,
+        "deltas": f"{figures.get('deltas', 0):,}",
         **{f"{key} ms": number_text(latency[key]) for key in ("p50", "p95", "p99")},
         "peak": _size(figures["peak_bytes"]),
         "loaded": _size(figures["loaded_bytes"]),

@@ -5,6 +5,7 @@ import os
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
 import dataclasses
+import json
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -16,9 +17,12 @@ from components.pusher.publish import publish
 from components.pusher.push_section import Deltas
 from embedding_core.delta_protocol import DeltaError
 from embedding_core.errors import ConfigError, ParityError
+from embedding_core.serving.delta_graph import MODEL_DIGEST
 from embedding_core.serving.loaded_version import LoadedVersion
 from embedding_core.serving.served_state import Layout
 from pipelines.commands import cli
+from pipelines.commands.exit_codes import FINDINGS
+from tests.components.shadow.logs import predict_log, write_log
 from tests.deltas.rest_server import serving
 from tests.deltas.worlds import SECRET, World
 from tests.pipelines.commands.exit_code import exit_code
@@ -118,6 +122,27 @@ def test_nothing_leaves_without_its_proof(models, served, monkeypatch):
 def command(monkeypatch):
     monkeypatch.setattr(cli, "silence", lambda: None)
     monkeypatch.setenv("TFX_EMBEDDINGS_DELTA_SECRET", SECRET.decode())
+
+
+def test_shadow_compares_with_what_is_served(models, served, command, capsys, monkeypatch, tmp_path):
+    """A version with its deltas answers as the export that the last delta is of, and not as its own files."""
+    push(served, models, 1)
+    folders, rows = models
+    write_log(tmp_path / "log", [predict_log(examples=rows)])
+    with LoadedVersion(folders[1]) as whole:
+        outputs = sorted(whole.answer("serving_default", rows[:1]).keys() - {MODEL_DIGEST})
+    bounds = [option for output in outputs for option in ("--set", f"outputs.{output}.max=0")]
+    compared = ["shadow", served / "1", folders[1], tmp_path / "log", "--json", *bounds]
+    assert exit_code(*compared) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["old"]["deltas"], report["new"]["deltas"], report["requests"]["rows"]) == (1, 0, 30)
+    assert exit_code("shadow", served / "1", folders[0], *compared[3:]) == FINDINGS
+    monkeypatch.setenv("TFX_EMBEDDINGS_DELTA_SECRET", "another secret, long")
+    assert exit_code(*compared) == 1
+    assert "the secret is wrong" in capsys.readouterr().err
+    monkeypatch.delenv("TFX_EMBEDDINGS_DELTA_SECRET")
+    assert exit_code(*compared) == 1
+    assert "the environment variable 'TFX_EMBEDDINGS_DELTA_SECRET' is not set" in capsys.readouterr().err
 
 
 def test_serve_delta_brings_servers_up_to_date(models, served, command, capsys, monkeypatch):

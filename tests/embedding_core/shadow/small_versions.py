@@ -6,7 +6,9 @@ import tensorflow as tf
 from embedding_core.shadow.replay import Request
 
 
-def save_version(folder, *, added=0.0, rounds=0, least=-1e9, ballast=1, output="rating", most=1000, by_row=True):
+def save_version(
+    folder, *, added=0.0, rounds=0, least=-1e9, ballast=1, output="rating", most=1000, by_row=True, above=-1e9
+):
     """Write a SavedModel whose signatures all return the price, float32 `[B]`, by default.
 
     Args:
@@ -16,6 +18,7 @@ def save_version(folder, *, added=0.0, rounds=0, least=-1e9, ballast=1, output="
       ballast: MiB of a variable that is loaded.
       output: name of the output of `named`.
       most: `small` refuses requests with more rows.
+      above: `root` takes the square root of the distance to this number.
       by_row: whether `summed` has an answer for each row, not one for the whole request.
     """
     module = tf.Module()
@@ -41,6 +44,10 @@ def save_version(folder, *, added=0.0, rounds=0, least=-1e9, ballast=1, output="
     def summed(price):
         return {"score": price if by_row else tf.reduce_sum(price)}
 
+    def digested(price):
+        digest = {"model_digest": tf.fill([tf.size(price)], "digest")} if by_row else {}
+        return {"score": price, **digest}
+
     prices = tf.TensorSpec([None], tf.float32, "price")
     countries = tf.TensorSpec([None], tf.string, "country")
     signatures = {
@@ -50,6 +57,8 @@ def save_version(folder, *, added=0.0, rounds=0, least=-1e9, ballast=1, output="
         "strict": tf.function(strict).get_concrete_function(prices),
         "small": tf.function(small).get_concrete_function(prices),
         "summed": tf.function(summed).get_concrete_function(prices),
+        "digested": tf.function(digested).get_concrete_function(prices),
+        "root": tf.function(lambda price: {"score": tf.sqrt(price - above)}).get_concrete_function(prices),
         "named": tf.function(lambda price: {output: price}).get_concrete_function(prices),
     }
     tf.saved_model.save(module, str(folder), signatures=signatures)

@@ -52,8 +52,28 @@ def test_padding_is_not_a_token():
 
 
 def test_shorter_ranking_is_compared_with_the_first_of_the_longer_one():
-    change = compare_answers({"tokens": texts("a,b,c")}, {"tokens": texts("a,b")})["tokens"]
+    change = compare_answers({"tokens": texts("a,b,c")}, {"tokens": texts("a,b")}, other_k=True)["tokens"]
     assert change.overlap[2].tolist() == [1.0]
+    assert change.difference.tolist() == [0.0]
+
+
+def test_places_that_the_new_ranking_lacks_are_lost_tokens():
+    change = compare_answers({"tokens": texts("a,b,c")}, {"tokens": texts("a,b")})["tokens"]
+    assert change.difference.tolist() == [pytest.approx(1 / 3)]
+    assert compare_answers({"tokens": texts("a,b")}, {"tokens": texts("a,b,c")})["tokens"].difference.tolist() == [0.0]
+    emptied = compare_answers({"tokens": texts("a,b")}, {"tokens": np.zeros([1, 0], object)})["tokens"]
+    assert emptied.difference.tolist() == [1.0]
+
+
+def test_score_of_a_new_token_that_is_not_a_number_is_counted():
+    old = {"tokens": texts("a,b"), "scores": np.array([[2.0, 1.0]])}
+    new = {"tokens": texts("a,x"), "scores": np.array([[2.0, np.nan]])}
+    assert compare_answers(old, new)["scores"].not_finite.tolist() == [True]
+
+
+def test_nan_in_an_answer_of_another_shape_is_counted():
+    old, new = np.ones([2, 3]), np.array([[1.0, 2.0], [np.nan, 1.0]])
+    assert compare_answers({"vector": old}, {"vector": new})["vector"].not_finite.tolist() == [False, True]
 
 
 def test_scores_of_ranked_tokens_are_compared_by_token():

@@ -26,7 +26,7 @@ def versions(tmp_path_factory):
     folder = tmp_path_factory.mktemp("versions")
     old = save_version(folder / "old")
     new = save_version(
-        folder / "new", added=1.0, rounds=60, least=2.0, ballast=600, output="stars", most=1, by_row=False
+        folder / "new", added=1.0, rounds=60, least=2.0, ballast=600, output="stars", most=1, by_row=False, above=2.5
     )
     with VersionProcess(old) as first, VersionProcess(new) as second:
         yield first, second
@@ -64,6 +64,22 @@ def test_difference_over_its_bound_is_a_missed_rule(versions):
     assert report.to_json()["outputs"]["priced/score"]["mean"] == pytest.approx(1.0)
 
 
+def test_new_nan_is_refused_without_any_bound(versions):
+    report = replay_on(versions, asked("root"), rules())
+    (missed,) = [check for check in report.checks if not check.met]
+    assert missed.value == 3 / 20
+    assert missed.name == "share of rows with NaN or infinity where the old version answers a number"
+    assert "at most 0 (most in root/score: 3 rows)" in report.reason
+    assert replay_on(versions, asked("root"), rules(max_not_finite=0.2)).passed
+    assert replay_on(versions[::-1], asked("root"), rules()).passed  # the old version answers NaN
+
+
+def test_digest_of_the_state_that_answered_is_not_an_output(versions):
+    report = replay_on(versions, asked("digested"), rules(outputs={"score": {"max": 0}}))
+    assert report.passed
+    assert set(report.outputs) == {"digested/score"}
+
+
 def test_bound_of_an_output_that_no_request_has_is_missed(versions):
     report = replay_on(versions, asked(), rules(outputs={"scores": {"max": 1}}))
     assert not report.passed
@@ -96,7 +112,7 @@ def test_rows_that_the_old_version_alone_refuses_are_no_fault_of_the_new_one(ver
     [
         (request(1, cost=floats(1)), "the inputs are ['cost']: signature 'serving_default' takes ['price']"),
         (request(1, price=np.array([1.0])), "input 'price' is float64: signature 'serving_default' takes float32"),
-        (request(1, "raw", price=floats(1)), "no signature 'raw': the version has named, priced"),
+        (request(1, "raw", price=floats(1)), "no signature 'raw': the version has digested, named, priced"),
         (dataclasses.replace(asked()[0], inputs={"price": b"\xff\xff"}), "DecodeError"),
         (dataclasses.replace(asked()[0], outputs=("stars",)), "no output 'stars': signature 'serving_default' has"),
     ],
