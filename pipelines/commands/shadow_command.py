@@ -78,8 +78,8 @@ def shadow(
 
     shown = _public(old).both(_public(new)).with_columns(public or ())
     with VersionProcess(old) as first, VersionProcess(new) as second:
-        for version in (first, second):
-            _apply_deltas(version, secret_variable)
+        for process in (first, second):
+            _apply_deltas(process, secret_variable)
         report = replay_on((first, second), read_requests(requests), rules, shown)
     figures = report.to_json()
     if out is not None:
