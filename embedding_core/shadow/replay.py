@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy.typing as npt
 
+from embedding_core.delta_protocol import MODEL_DIGEST
 from embedding_core.errors import DataError, nearest
 from embedding_core.schema import Json
-from embedding_core.serving.delta_graph import MODEL_DIGEST
 from embedding_core.shadow.answer_differences import compare_answers
 from embedding_core.shadow.answering import array_of
 from embedding_core.shadow.distributions import Distribution

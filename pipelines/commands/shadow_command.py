@@ -101,13 +101,12 @@ def _apply_deltas(version: VersionProcess, secret_variable: str | None) -> None:
       DeltaError: the version refuses a delta, as it does if the secret is another one.
     """
     import tensorflow as tf
-    from embedding_core.delta_errors import DeltaError
 
     from components.pusher.delta_chain import last_delta, read_chain
     from components.pusher.delta_client import apply_chain
     from components.pusher.push_section import Deltas
     from components.pusher.served import manifest_facts
-    from embedding_core.serving.delta_graph import APPLY_DELTA
+    from embedding_core.delta_protocol import APPLY_DELTA, DeltaError
     from embedding_core.storage import is_remote
 
     destination, name = os.path.split(os.path.abspath(version.path))

@@ -15,9 +15,8 @@ from components.pusher import delta_push
 from components.pusher.delta_chain import numbers_of
 from components.pusher.publish import publish
 from components.pusher.push_section import Deltas
-from embedding_core.delta_protocol import DeltaError
+from embedding_core.delta_protocol import MODEL_DIGEST, DeltaError
 from embedding_core.errors import ConfigError, ParityError
-from embedding_core.serving.delta_graph import MODEL_DIGEST
 from embedding_core.serving.loaded_version import LoadedVersion
 from embedding_core.serving.served_state import Layout
 from pipelines.commands import cli
