@@ -223,10 +223,8 @@ def _push(node: Node, missed: Sequence[str], request: Callable[[str], str]) -> F
 
 def _note_of_delta(facts: Mapping[str, Any]) -> str:
     """Return a comment for code that loads a version whose deltas it does not apply."""
-    delta = facts.get("pushed_delta", "0")
-    return (
-        "" if delta == "0" else f"# As exported, before its {delta} deltas: `serve-delta` applies them to a server.\n"
-    )
+    delta = int(facts.get("pushed_delta") or 0)
+    return f"# As exported, before its {delta} deltas: `serve-delta` applies them to a server.\n" if delta else ""
 
 
 def _curves(history: Figures) -> dict[str, dict[str, list[tuple[float, float]]]]:
