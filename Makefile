@@ -13,7 +13,7 @@ MATRIX := 3.11-2.18 3.12-2.20 3.13-2.21
 NEWEST := $(lastword $(MATRIX))
 PYTHONS = PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd:)"
 
-.PHONY: help venv tpu-compiler sparsecore-compiler lock check format test test-core test-tfx test-fast test-matrix test-newest interchange test-wheel release-check tfx-next contract tpu-tests tpu-tests-compiler tf-tests sparsecore-judge tfrs-tests tasks layer-values demo online-retail daily daily-kills freshness months reference golden kfp-local shared-metadata image-check faults deltas bench clean
+.PHONY: help venv tpu-compiler sparsecore-compiler lock check format test test-core test-tfx test-fast test-matrix test-newest interchange test-wheel release-check docs notebook tfx-next contract tpu-tests tpu-tests-compiler tf-tests sparsecore-judge tfrs-tests tasks layer-values demo online-retail daily daily-kills freshness months reference golden kfp-local shared-metadata image-check faults deltas bench clean
 .PHONY: servers servers-environment kube-api-server kube-check kube-schemas
 
 help: ## list the targets
@@ -139,6 +139,19 @@ release-check: venv ## sdist and wheel, the README's commands from the wheel, SB
 	$(BIN)/python tests/release/packages.py $(DIST) $(LOCKED)
 	RELEASE_PYTHON=$(CURDIR)/.release/bin/python $(BIN)/pytest -rPs tests/release tests/test_wheel.py -m "slow or not slow" \
 	    --timeout=3600
+
+# The site has an environment of its own: nothing of it is needed to use or to test the project.
+SITE_LOCKED := docs/site/requirements.txt
+.docs/.ready: $(SITE_LOCKED) .python-version | $(UV)
+	$(UV) venv --quiet --clear --no-project --python "$$(cat .python-version)" .docs
+	$(UV) pip install --quiet --python .docs/bin/python --require-hashes --requirement $(SITE_LOCKED)
+	@touch $@
+
+docs: .docs/.ready ## build the site into build/site; a warning is an error
+	.docs/bin/mkdocs build
+
+notebook: venv ## run the notebook of the components, and the pipeline of somebody else that uses them
+	$(BIN)/pytest -m "slow or not slow" tests/examples/test_in_your_own_pipeline.py tests/pipelines/new_project
 
 tfx-next: venv ## try to resolve the newest TFX on each Python; look up in its source the names that the project uses
 	$(BIN)/python tests/tfx_next/try_newest.py
@@ -276,4 +289,4 @@ bench: venv ## side-by-side measurements against peers; TORCH=, KERAS_RS= <Pytho
 	$(BIN)/python -m benchmarks.delta_push
 
 clean: ## remove what the targets made, the virtual environment included
-	rm -rf .venv .uv .matrix .tpu-compiler .sparsecore-compiler .release .servers .kube-check runs build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .uv .matrix .tpu-compiler .sparsecore-compiler .release .docs .servers .kube-check runs build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -22,6 +22,9 @@ from tfx.components.statistics_gen.executor import Executor as StatisticsExecuto
 # The local runner's parts: `LocalDagRunner` itself reports neither which node runs nor which was cached.
 from tfx.dsl.compiler.constants import PIPELINE_RUN_ID_PARAMETER_NAME
 from tfx.orchestration import metadata
+
+# The registry of a notebook's visualizations, which TFX calls experimental; it loads nothing of notebooks.
+from tfx.orchestration.experimental.interactive import visualizations
 from tfx.orchestration.local import runner_utils
 from tfx.orchestration.portable.launcher import Launcher
 from tfx.orchestration.portable.runtime_parameter_utils import substitute_runtime_parameter
@@ -37,6 +40,7 @@ __all__ = [
     "PusherExecutor",
     "StatisticsExecutor",
     "metadata",
+    "register_visualization",
     "runner_utils",
     "substitute_runtime_parameter",
     "tracked_by_transform_layer",
@@ -46,6 +50,20 @@ __all__ = [
 def tracked_by_transform_layer(layer: Any) -> Any:
     """Return the objects that hold the resources of a `tft.TransformFeaturesLayer` (TFT 1.16)."""
     return layer._saved_model_loader_tracked_dict
+
+
+def register_visualization(artifact_type: Any, page: Callable[[Any], str]) -> None:
+    """Let `InteractiveContext.show` show artifacts of a type as the HTML that `page` returns."""
+
+    def display(self: Any, artifact: Any) -> None:
+        from IPython.display import HTML, display
+
+        display(HTML(page(artifact)))
+
+    members = {"ARTIFACT_TYPE": artifact_type, "display": display}
+    visualizations.get_registry().register(
+        type(f"{artifact_type.__name__}Visualization", (visualizations.ArtifactVisualization,), members)
+    )
 
 
 class CheckedLauncher(Launcher):

@@ -27,7 +27,7 @@ def check_compile(config: PipelineConfig, target: Target) -> Kubeflow:
     if backend is None:
         raise ConfigError(
             "`kubeflow` is null: give the section at least `image` and `pipeline_root`, such as "
-            "{image: region-docker.pkg.dev/project/repository/tfx-embeddings:0.1.0, pipeline_root: gs://bucket/root}."
+            "{image: region-docker.pkg.dev/project/repository/tfx-embeddings:0.2.0, pipeline_root: gs://bucket/root}."
         )
     _check_addresses(config)
     _check_parts(config)

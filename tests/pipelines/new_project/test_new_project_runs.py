@@ -1,5 +1,6 @@
 """Runs the projects that `tfx-embeddings init` and `tfx template copy` write, to the push."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from pipelines.new_project.write_project import CONFIG, template_folder, write_p
 
 pytestmark = pytest.mark.tfx
 
+TUTORIAL = Path(__file__).parents[3] / "docs" / "tutorial.md"
 TAXI = "package:tfx/examples/chicago_taxi_pipeline/data/simple/data.csv"
 
 
@@ -22,11 +24,15 @@ def pushed(folder, *overrides):
     return run(load_config(folder / CONFIG, overrides), printed=False).push
 
 
-def test_project_of_an_odd_file_runs_to_the_push(tmp_path, monkeypatch):
+def test_project_of_an_odd_file_runs_to_the_push_and_answers_as_the_tutorial_says(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
     write_odd_csv(tmp_path / "odd.csv")
-    write_project(tmp_path / "odd", str(tmp_path / "odd.csv"), None)
-    assert pushed(tmp_path / "odd", "training.epochs=1")["pushed"]
+    write_project(tmp_path / "my_project", "odd.csv", None)
+    assert pushed(tmp_path / "my_project", "training.epochs=1")["pushed"]
+    (query,) = re.findall(r"```python\n(.*?)```", TUTORIAL.read_text(), re.DOTALL)
+    exec(compile(query, "tutorial.md", "exec"), {})
+    assert "serving_default" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -40,6 +46,7 @@ def test_project_of_the_demos_data_runs_to_the_push(tmp_path, monkeypatch, data)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_tfx_copies_the_template_and_its_runners_work(tmp_path):
     """TFX's command line joins the template's folder with that of its own templates: an absolute path wins."""
     python = Path(sys.executable)

@@ -1,0 +1,196 @@
+"""Checks every code block of README and docs: commands, make targets, YAML, Python; says which of them a test runs."""
+
+import ast
+import re
+import subprocess
+import sys
+
+import jsonschema
+import pytest
+import typer
+import yaml
+from code_blocks import ROOT, Block, blocks_of, commands_of, pages
+
+from pipelines.commands.cli import app
+from pipelines.config.json_schema import config_schema
+
+pytestmark = pytest.mark.light
+
+# Tests that run all Python blocks of a page, or those that have a text.
+RUN = {
+    ("README.md", "TPUEmbedding("): "tests/test_wheel.py",
+    ("README.md", 'signatures["raw"]'): "tests/pipelines/test_end_to_end.py",
+    ("docs/models.md", "def build"): "tests/pipelines/models/test_documented_models.py",
+    ("docs/models.md", "def run_fn"): "tests/components/trainer/test_own_run.py",
+    ("docs/moving_from_tfrs.md", ""): "tests/pipelines/test_moving_from_tfrs.py",
+    ("docs/tutorial.md", ""): "tests/pipelines/new_project/test_new_project_runs.py",
+    **{
+        (f"docs/components/{path.stem}.md", ""): "tests/components/test_component_pages.py"
+        for path in (ROOT / "docs/components").glob("*.md")
+    },
+}
+# Python blocks that are parts of the reader's own program; that they parse and import what exists is checked.
+PARTS = {
+    ("docs/preflight.md", "def make_step"): "the model and the loss are the reader's",
+    ("docs/preflight.md", "placement_of("): "the training step is the reader's",
+    ("docs/simulated_tpu.md", "strategy = simulated_tpu"): "the batches are the reader's",
+    ("docs/simulated_tpu.md", "def on_chip"): "needs the strategy and the model above it",
+    ("docs/sparsecore_limits.md", "read_sparse_core_limits"): "needs TensorFlow 2.21, keras-rs and jax-tpu-embedding",
+    ("docs/serving.md", "saved_model.load"): "the record is the reader's",
+    ("docs/serving.md", "top_k_filtered"): "the model is the reader's",
+    ("docs/serving.md", "newest_chain"): "the server is the reader's",
+    ("docs/serving.md", "prediction_log_pb2"): "the server is the reader's",
+}
+# Indented texts that are not code of this project.
+TEXTS = {
+    ("README.md", "pip install"): "make release-check installs the wheel",
+    ("kubeflow/README.md", "docker build"): "needs a container engine; tests/test_image.py runs the build without one",
+    ("docs/architecture.md", ""): "drawings; tests/test_rules_of_the_source.py compares them with the contracts",
+    ("docs/health.md", "the share of"): "an error message",
+    ("docs/preflight.md", "the largest gradient"): "a formula",
+    ("docs/preflight.md", "-m venv"): "tests/embedding_core/tpu_compiler compiles in such an environment",
+    ("docs/serving.md", "docker run"): "needs TensorFlow Serving's server, which is in no package index",
+    ("docs/serving.md", "openssl rand"): "a shell variable",
+    ("docs/serving.md", "POST /v1"): "a request; tests/deltas sends it",
+    ("docs/serving.md", "logging_config"): "a configuration of TensorFlow Serving's server",
+}
+SCHEMA = config_schema()
+BLOCKS = [block for page in pages() for block in blocks_of(page)]
+OPTIONAL = re.compile(r"--[a-z][a-z-]*")
+
+
+def known(table, block):
+    return next((why for (page, text), why in table.items() if page == block.page and text in block.text), None)
+
+
+def sections(block):
+    """Return the block as a part of a configuration; None if it is something else."""
+    if block.language not in {"", "yaml"}:
+        return None
+    try:
+        values = yaml.safe_load(block.text)
+    except yaml.YAMLError:
+        return None
+    return values if isinstance(values, dict) and values and set(values) <= set(SCHEMA["properties"]) else None
+
+
+def kind(block):
+    if commands_of(block.text):
+        return "command"
+    if re.search(r"(?m)^make [a-z]", block.text):
+        return "make"
+    if known(TEXTS, block):
+        return "text"
+    if sections(block) is not None:
+        return "yaml"
+    if known(RUN, block) or known(PARTS, block):
+        return "python"
+    return None
+
+
+def test_every_block_is_checked_in_one_of_these_ways():
+    assert [f"{block.page}:{block.line} {block.first}" for block in BLOCKS if kind(block) is None] == []
+    assert len(BLOCKS) > 80
+
+
+@pytest.mark.parametrize("table", [RUN, PARTS, TEXTS], ids=["run", "parts", "texts"])
+def test_no_entry_is_left_over(table):
+    used = [(page, text) for block in BLOCKS for page, text in table if page == block.page and text in block.text]
+    assert set(table) - set(used) == set()
+
+
+@pytest.mark.parametrize("path", sorted(set(RUN.values())))
+def test_test_that_runs_a_page_names_it(path):
+    source = (ROOT / path).read_text()
+    of_path = {page for (page, _), test in RUN.items() if test == path}
+    assert any(page.rpartition("/")[2] in source or "docs" in source for page in of_path)
+
+
+COMMAND_LINE = typer.main.get_command(app)
+COMMANDS = [(block, line) for block in BLOCKS for line in commands_of(block.text)]
+
+
+@pytest.mark.parametrize(("block", "line"), COMMANDS, ids=[f"{b.page}:{b.line} {line[:40]}" for b, line in COMMANDS])
+def test_command_and_its_options_exist(block, line):
+    """The group, the command and each option, also of a synopsis; `make release-check` runs those of the README."""
+    command = COMMAND_LINE
+    for word in line.split():
+        if not hasattr(command, "commands"):
+            break
+        assert word in command.commands, f"{block.page}:{block.line}: there is no command {word!r}"
+        command = command.commands[word]
+    options = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
+    assert set(OPTIONAL.findall(line)) - {"--help", "--debug"} <= options
+
+
+def test_make_targets_exist():
+    targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
+    lines = [line for block in BLOCKS for line in re.findall(r"(?m)^make ([a-z-]+)", block.text)]
+    assert len(lines) > 10
+    assert set(lines) <= targets
+
+
+def without_required(schema):
+    """Return the schema for a part of a configuration: no key is required."""
+    if isinstance(schema, dict):
+        return {key: without_required(value) for key, value in schema.items() if key != "required"}
+    return [without_required(one) for one in schema] if isinstance(schema, list) else schema
+
+
+VALIDATOR = jsonschema.Draft202012Validator(without_required(SCHEMA))
+YAML = [block for block in BLOCKS if kind(block) == "yaml"]
+
+
+@pytest.mark.parametrize("block", YAML, ids=[f"{block.page}:{block.line}" for block in YAML])
+def test_keys_and_values_are_those_of_the_schema(block):
+    VALIDATOR.validate(sections(block))
+
+
+PYTHON = [block for block in BLOCKS if block.language == "python" or known(PARTS, block)]
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=[f"{block.page}:{block.line}" for block in PYTHON])
+def test_python_parses_and_imports_what_exists(block):
+    for node in ast.walk(ast.parse(block.text)):
+        if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] in {
+            "embedding_core",
+            "components",
+            "pipelines",
+        }:
+            path = ROOT / node.module.replace(".", "/")
+            source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
+            for alias in node.names:
+                inside = (path / f"{alias.name}.py").is_file() or (path / alias.name).is_dir()
+                assert inside or re.search(rf"\b{alias.name}\b", source), f"{node.module} has no {alias.name}"
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("tfx-embeddings runn x.yaml", "command"),
+        ("tfx-embeddings run x.yaml --sett a=1", "command"),
+        ("label: clicked\ntraining: {batchsize: 3}", "yaml"),
+    ],
+)
+def test_mistakes_are_found(text, wrong):
+    block = Block("docs/x.md", "", text, 1)
+    assert kind(block) == wrong
+    checks = {
+        "command": lambda: test_command_and_its_options_exist(block, commands_of(text)[0]),
+        "yaml": lambda: test_keys_and_values_are_those_of_the_schema(block),
+    }
+    with pytest.raises((AssertionError, jsonschema.ValidationError)):
+        checks[wrong]()
+
+
+@pytest.mark.slow
+def test_site_is_built_without_warnings(tmp_path):
+    """`make docs` makes the environment and builds the site; links that lead nowhere are warnings."""
+    python = ROOT / ".docs/bin/python"
+    if not python.exists():
+        pytest.skip("there is no environment of mkdocs: run `make docs`")
+    command = [python, "-m", "mkdocs", "build", "--site-dir", tmp_path / "site"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "TPUEmbedding" in (tmp_path / "site/reference/layer/index.html").read_text()
+    assert sys.executable not in done.stdout
