@@ -100,7 +100,7 @@ class TableConfigGen(base_component.BaseComponent):
         spec = spec_with_outputs(
             TableConfigGenSpec,
             vocabularies=vocabularies,
-            features=json.dumps(list(features)),
+            features=json.dumps([_with_vocabulary(feature) for feature in features]),
             tables=json.dumps({name: one.to_mapping() for name, one in (tables or {}).items()}),
             topology=topology,
             earlier_checkpoint=earlier_checkpoint,
@@ -113,3 +113,8 @@ class TableConfigGen(base_component.BaseComponent):
             code_fingerprint=code_fingerprint,
         )
         super().__init__(spec=spec)
+
+
+def _with_vocabulary(feature: Json) -> Json:
+    """Give a feature without a vocabulary the one that VocabularyGen counts it into: that of its name."""
+    return feature if feature.get("vocabulary") else {**feature, "vocabulary": feature.get("name")}

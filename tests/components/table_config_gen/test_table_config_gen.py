@@ -123,3 +123,9 @@ def test_damaged_vocabulary_is_refused(vocabularies, tmp_path):
         file.write(b"x\n")
     with pytest.raises(VocabularyError, match="area"):
         run(vocabularies, tmp_path)
+
+
+def test_vocabulary_of_a_feature_is_by_default_that_of_its_name(vocabularies):
+    features = [{"name": "company", "column": {"name": "company"}}, FEATURES[1]]
+    component = TableConfigGen(vocabularies=channel_utils.as_channel([vocabularies]), features=features)
+    assert json.loads(component.exec_properties["features"]) == FEATURES
