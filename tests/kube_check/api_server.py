@@ -5,6 +5,7 @@
 
 import contextlib
 import json
+import secrets
 import ssl
 import subprocess
 import urllib.error
@@ -27,20 +28,14 @@ PLURALS = {
 class ApiServer:
     """A client of the running server."""
 
-    def __init__(self, address, certificate):
-        self._address = address
+    def __init__(self, address, certificate, token):
+        self._address, self._token = address, token
         self._tls = ssl.create_default_context(cafile=str(certificate))
 
     def dry_run(self, manifest):
         """Return the server's refusal of a manifest, or an empty text if it would take it. Nothing is stored."""
-        request = urllib.request.Request(
-            f"{self._address}/{PLURALS[manifest['kind']]}?dryRun=All",
-            json.dumps(manifest).encode(),
-            {"Content-Type": "application/json"},
-        )
         try:
-            with urllib.request.urlopen(request, timeout=60, context=self._tls) as answer:
-                taken = json.load(answer)
+            taken = self._ask(f"{PLURALS[manifest['kind']]}?dryRun=All", json.dumps(manifest).encode())
         except urllib.error.HTTPError as error:
             return json.load(error)["message"]
         lost = _lost(manifest, taken)
@@ -48,8 +43,19 @@ class ApiServer:
 
     def stored(self, kind):
         """Return the names of the objects of a kind in the default namespace."""
-        with urllib.request.urlopen(f"{self._address}/{PLURALS[kind]}", timeout=60, context=self._tls) as answer:
-            return {one["metadata"]["name"] for one in json.load(answer)["items"]}
+        return {one["metadata"]["name"] for one in self._ask(PLURALS[kind])["items"]}
+
+    def _ask(self, path, body=None):
+        request = asking(f"{self._address}/{path}", self._token, body)
+        with urllib.request.urlopen(request, timeout=60, context=self._tls) as answer:
+            return json.load(answer)
+
+
+def asking(address, token, body=None):
+    """Return a request of the user who has the token."""
+    return urllib.request.Request(
+        address, body, {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+    )
 
 
 def _lost(given, taken, path=""):
@@ -67,8 +73,11 @@ def _lost(given, taken, path=""):
 
 @contextlib.contextmanager
 def api_server(folder):
-    """Run etcd and the API server until the block ends; yield an `ApiServer` that anyone on this machine may ask."""
+    """Run etcd and the API server until the block ends; yield a client of its administrator."""
     clients, peers, port = free_ports(3)
+    token, tokens = secrets.token_hex(16), folder / "tokens.csv"
+    tokens.touch(mode=0o600)
+    tokens.write_text(f"{token},administrator,administrator,system:masters\n")
     key = folder / "service-accounts.pem"
     subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True, timeout=60)
     etcd = [
@@ -89,15 +98,16 @@ def api_server(folder):
         "--service-account-issuer=https://127.0.0.1",
         f"--service-account-key-file={key}",
         f"--service-account-signing-key-file={key}",
-        "--authorization-mode=AlwaysAllow",
-        "--anonymous-auth=true",
+        f"--token-auth-file={tokens}",
+        "--authorization-mode=RBAC",
         # Nobody makes service accounts here: that is a controller's work.
         "--disable-admission-plugins=ServiceAccount",
     ]
     certificate = folder / "certificates/apiserver.crt"
     address = f"https://127.0.0.1:{port}"
+    ready = asking(f"{address}/readyz", token)
     with (
         running(etcd, environment={}, log=folder / "etcd.log", ready=f"http://127.0.0.1:{clients}/health"),
-        running(server, environment={}, log=folder / "server.log", ready=f"{address}/readyz", trusted=certificate),
+        running(server, environment={}, log=folder / "server.log", ready=ready, trusted=certificate),
     ):
-        yield ApiServer(address, certificate)
+        yield ApiServer(address, certificate, token)

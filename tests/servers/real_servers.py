@@ -41,7 +41,7 @@ def running(command, *, environment, log, ready, trusted=None, timeout=240.0):
     """Run a server in a process group of its own until the block ends.
 
     Args:
-      ready: address that answers with status 200 as soon as the server serves.
+      ready: address or request that is answered with status 200 as soon as the server serves.
       trusted: file of the certificate that the server makes, if it serves by https.
     """
     with log.open("wb") as output:
