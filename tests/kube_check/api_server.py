@@ -65,9 +65,9 @@ def _lost(given, taken, path=""):
             return [path] if given else []
         return [lost for key, one in given.items() for lost in _lost(one, taken.get(key), f"{path}.{key}")]
     if isinstance(given, list):
-        if not isinstance(taken, list) or len(given) != len(taken):
+        if not isinstance(taken, list) or len(taken) < len(given):  # the server appends tolerations of its own
             return [path] if given else []
-        return [lost for one, other in zip(given, taken, strict=True) for lost in _lost(one, other, f"{path}[]")]
+        return [lost for one, other in zip(given, taken, strict=False) for lost in _lost(one, other, f"{path}[]")]
     return [path] if taken is None and given is not None else []
 
 
