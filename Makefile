@@ -258,7 +258,7 @@ faults: venv ## the fault campaigns in full: kills, full disks, damaged files, r
 servers: venv servers-environment ## real model servers on pushed versions: a C program, Triton, KServe; 100,000 requests during pushes
 	$(BIN)/pytest -rPs -m "slow or not slow" tests/servers
 
-kube-api-server: .kube-check/.ready ## build kube-apiserver from Debian 12's packages into .kube-check (about 20 CPU minutes, once; JOBS=2)
+kube-api-server: .kube-check/.ready ## build kube-apiserver from Debian 12's packages into .kube-check (8 minutes of CPU, once; JOBS=2)
 
 .kube-check/.ready: tests/kube_check/build.sh
 	nice -n 19 $< .kube-check
