@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from embedding_core.columns import input_name
-from pipelines.config.column_rules import _input_key
+from pipelines.config.column_rules import input_key
 
 HEAD = "data: rows.csv\nlabel: bought\n"
 PRIVATE = HEAD + "features: {categorical: [{name: customer, column: id, private: true}]}\n"
@@ -75,8 +75,8 @@ def test_columns_that_would_be_one_input_are_refused(mistakes, features, path):
 
 
 @pytest.mark.parametrize("column", ["a-b", "a.b c", "_x", "1st", "žluť", "-", "Item"])
-def test_input_key_is_the_input_name_without_capitals(column):
-    assert _input_key(column) == input_name(column).lower()
+def testinput_key_is_the_input_name_without_capitals(column):
+    assert input_key(column) == input_name(column).lower()
 
 
 def test_column_of_two_features_is_one_input(load):
