@@ -57,6 +57,7 @@ TEXTS = {
 }
 SCHEMA = config_schema()
 BLOCKS = [block for page in pages() for block in blocks_of(page)]
+SCRIPT = re.compile(r"(?m)^(?:\.venv/bin/)?python3? (\S+\.py)\b")
 OPTIONAL = re.compile(r"--[a-z][a-z-]*")
 
 
@@ -80,6 +81,8 @@ def kind(block):
         return "command"
     if re.search(r"(?m)^make [a-z]", block.text):
         return "make"
+    if SCRIPT.search(block.text):
+        return "script"
     if known(TEXTS, block):
         return "text"
     if sections(block) is not None:
@@ -129,6 +132,12 @@ def test_make_targets_exist():
     lines = [line for block in BLOCKS for line in re.findall(r"(?m)^make ([a-z-]+)", block.text)]
     assert len(lines) > 10
     assert set(lines) <= targets
+
+
+def test_scripts_exist():
+    scripts = {name for block in BLOCKS for name in SCRIPT.findall(block.text)}
+    assert scripts
+    assert [name for name in sorted(scripts) if not (ROOT / name).is_file()] == []
 
 
 def without_required(schema):
