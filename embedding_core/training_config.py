@@ -188,7 +188,8 @@ class Training(Section):
         counts them in a warning and in the EmbeddingCheckpoint.
       shuffle_buffer: number of rows from which the next row is drawn.
       strategy: device to train on: "auto" is a TPU if there is one, else a GPU, else the CPU; "simulated_tpu" emulates
-        a TPU on logical CPU devices.
+        a TPU on logical CPU devices; "parameter_server" partitions the tables over the servers of the cluster in
+        TF_CONFIG, whose workers train on the CPU.
       topology: shape of the TPU: a slice's name such as "v3-8"; for a simulated TPU also the number of hosts and the
         cores of each host, such as "2x2". Null is "1x2" for a simulated TPU, and accepts any real TPU. For a slice with
         SparseCores (v5p, v6e) their limits are computed from the data.
@@ -208,7 +209,7 @@ class Training(Section):
     checkpoint_every: Positive | None = None
     nonfinite_rows: NonfiniteRows = "error"
     shuffle_buffer: Positive = 65536
-    strategy: Literal["auto", "cpu", "gpu", "tpu", "simulated_tpu"] = "auto"
+    strategy: Literal["auto", "cpu", "gpu", "tpu", "simulated_tpu", "parameter_server"] = "auto"
     topology: _Topology | None = None
     negatives: Negatives | None = None
     softmax: Softmax | None = None
@@ -229,7 +230,7 @@ class Training(Section):
             yield from self._topology_mistakes(self.topology)
 
     def _topology_mistakes(self, topology: str) -> Mistakes:
-        if self.strategy in ("cpu", "gpu"):
+        if self.strategy in ("cpu", "gpu", "parameter_server"):
             yield "topology", f"is {topology!r}, but `strategy` is {self.strategy!r}: leave out one."
         if "x" in topology and self.strategy != "simulated_tpu":
             yield "topology", f"is {topology!r}, but only a simulated TPU has no name: write a slice's, such as v3-8."

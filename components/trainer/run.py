@@ -19,6 +19,7 @@ from components.trainer_settings import RunSettings, read_settings
 from components.transform_graph import range_problems, read_ranges
 from embedding_core.checkpoint import load_checkpoint_into
 from embedding_core.checkpoint.dense import DENSE
+from embedding_core.checkpoint.load import Blocks
 from embedding_core.config import EmbeddingConfig
 from embedding_core.schema import Json
 from embedding_core.serving import export_model
@@ -132,7 +133,7 @@ def _job(
     sources: NumberSources,
     tasks: tuple[Task, ...],
 ) -> TrainingJob:
-    def warm_start(variables: Mapping[str, tf.Variable]) -> None:
+    def warm_start(variables: Mapping[str, Blocks]) -> None:
         digests = {name: vocabulary.digest for name, vocabulary in vocabularies.items()}
         load_checkpoint_into(str(settings.warm_start), variables, config, vocabulary_digests=digests)
 

@@ -16,7 +16,7 @@ from embedding_core.checkpoint.series import (
     read_training_checkpoint,
     write_training_checkpoint,
 )
-from embedding_core.checkpoint.state import Tables, TrainingState, nonfinite_rows
+from embedding_core.checkpoint.state import Tables, TrainingState
 from embedding_core.checkpoint.stored_keys import training_key
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "TrainingState",
     "latest_training_checkpoint",
     "load_checkpoint_into",
-    "nonfinite_rows",
     "read_manifest",
     "read_training_checkpoint",
     "remap",

@@ -5,13 +5,13 @@ TensorFlow saves a table without copying it, but holds every table twice while i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
-from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, Rows, rows_per_slice
+from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, rows_per_slice
 from embedding_core.checkpoint.stored_keys import training_key
 from embedding_core.engines import tables as engine_tables
 from embedding_core.errors import CheckpointError
@@ -25,29 +25,35 @@ class Tables(NamedTuple):
     Attributes:
       variables: float32 [rows, dim], by `<table>` and `<table>/<slot>`; empty if they are in a TPU's memory.
       holder: the trackable that has them under these names, and copies them from a TPU's memory and back.
+      blocks: the rows on parameter servers, in blocks of consecutive rows, by the same names; empty without servers.
     """
 
     variables: Mapping[str, tf.Variable]
     holder: object
+    blocks: Mapping[str, Sequence[tf.Variable]] = MappingProxyType({})
+
+    def nonfinite_rows(self) -> dict[str, int]:
+        """Count the rows of each table or slot that hold a NaN or an infinity; those without any are left out."""
+        blocks = {key: [variable] for key, variable in self.variables.items()} | dict(self.blocks)
+        found = {key: sum(map(_nonfinite_of, parts)) for key, parts in blocks.items()}
+        return {key: count for key, count in found.items() if count}
 
 
-def nonfinite_rows(variables: Mapping[str, tf.Variable], slice_bytes: int = SLICE_BYTES) -> dict[str, int]:
-    """Count the rows of each table or slot that hold a NaN or an infinity; those without any are left out."""
-    counts = {}
-    for key, variable in variables.items():
-        count = 0
-        for _, rows in _slices(variable, slice_bytes):
-            count += int(np.count_nonzero(~np.isfinite(rows).all(axis=1)))
-        if count:
-            counts[key] = count
-    return counts
+def _nonfinite_of(variable: tf.Variable) -> int:
+    """Count the rows with a NaN or an infinity on the variable's device."""
+    count = 0
+    with tf.device(variable.device):
+        for rows in _slices(variable):
+            finite = tf.reduce_all(tf.math.is_finite(rows), 1)
+            count += int(tf.math.count_nonzero(~finite))
+    return count
 
 
-def _slices(variable: tf.Variable, slice_bytes: int) -> Iterator[tuple[int, Rows]]:
-    """Yield slices: number of the first row, and rows. It uses `gather`, as reading a variable would copy all of it."""
-    rows, count = variable.shape[0], rows_per_slice(tuple(variable.shape), slice_bytes)
+def _slices(variable: tf.Variable) -> Iterator[tf.Tensor]:
+    """Yield the rows in slices. It uses `gather`, as reading a variable would copy all of it."""
+    rows, count = variable.shape[0], rows_per_slice(tuple(variable.shape))
     for start in range(0, rows, count):
-        yield start, tf.gather(variable, tf.range(start, min(start + count, rows), dtype=tf.int64)).numpy()
+        yield tf.gather(variable, tf.range(start, min(start + count, rows), dtype=tf.int64))
 
 
 class TrainingState:

@@ -27,6 +27,7 @@ from embedding_core.layer.layer_configs import (
     prepared,
 )
 from embedding_core.layer.loss_scale import LossScale, LossScaler
+from embedding_core.layer.server_tables import ServerTables
 from embedding_core.layer.symbolic import is_symbolic, placeholders
 from embedding_core.layer.virtual_variable import trapped
 from embedding_core.lookup import cpu_embedding_lookup
@@ -304,6 +305,12 @@ class TPUEmbedding(tf_keras.layers.Layer):
         Empty before `build`, if Keras trains the tables, and if they are in a real TPU's memory.
         """
         return self._state.engine.table_variables
+
+    @property
+    def table_blocks(self) -> Mapping[str, Sequence[tf.Variable]]:
+        """The blocks of rows of tables and slots on parameter servers, by the same names; empty without servers."""
+        engine = self._state.engine
+        return engine.blocks if isinstance(engine, ServerTables) else {}
 
     @property
     def table_holder(self) -> Tables:

@@ -14,6 +14,7 @@ from embedding_core.engines.simulated import SimulatedEngine
 from embedding_core.errors import ConfigError, EngineError
 from embedding_core.layer.keras_tables import KerasTables
 from embedding_core.layer.layer_configs import Prepared
+from embedding_core.layer.server_tables import ServerTables
 from embedding_core.layer.sparse_core_tables import SparseCoreTables
 from embedding_core.layer.tpu_tables import HardwareTables, ReplicatedTables
 
@@ -84,6 +85,8 @@ def new_engine(strategy: tf.distribute.Strategy, config: Prepared, arguments: Ma
     pipelined, seed = arguments["pipeline_execution_with_tensor_core"], arguments["seed"]
     if not on_tpu(strategy):
         if arguments["table_update"] == "engine":
+            if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+                return ServerTables(config.model, seed, strategy)
             return HostEngine(config.model, seed=seed)
         return KerasTables(config.model, seed)
     feature = hardware_feature(strategy, arguments["embedding_feature"])

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from embedding_core.checkpoint.series import CheckpointSeries, TrainingCheckpoint, write_training_checkpoint
-from embedding_core.checkpoint.state import TrainingState, nonfinite_rows
+from embedding_core.checkpoint.state import TrainingState
 from embedding_core.config import NonfiniteRows
 from embedding_core.errors import CheckpointError, TrainingError
 from embedding_core.training.step import Trainable
@@ -145,7 +145,7 @@ class RunState:
         tf.io.gfile.rmtree(self._folder)
 
     def _check_finite(self) -> None:
-        bad = nonfinite_rows(self._trainable.tables.variables)
+        bad = self._trainable.tables.nonfinite_rows()
         if bad and self._nonfinite == "keep":
             _log.warning("after step %d rows hold a NaN or an infinity (%s): kept", self.step, _rows_by_key(bad))
         elif bad:

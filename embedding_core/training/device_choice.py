@@ -15,9 +15,10 @@ from embedding_core.layer import hardware_feature
 from embedding_core.planning.topology import Shape, shape_of
 from embedding_core.sparsecore import Slice
 from embedding_core.training.replica_batches import replica_batches
+from embedding_core.training.server_cluster import parameter_server_strategy
 from embedding_core.training_config import TrainingConfig
 
-Kind: TypeAlias = Literal["cpu", "gpu", "tpu", "simulated_tpu"]
+Kind: TypeAlias = Literal["cpu", "gpu", "tpu", "simulated_tpu", "parameter_server"]
 Batches: TypeAlias = tf.data.Dataset | tf.distribute.DistributedDataset
 _LOCAL_TPU = "local"  # the machine's own, as on a TPU VM
 _SIMULATED = "1x2"
@@ -29,7 +30,8 @@ class Placement(NamedTuple):
 
     Attributes:
       kind: kind of the device.
-      strategy: TensorFlow's default strategy on a CPU or GPU, else that of the real or simulated TPU.
+      strategy: TensorFlow's default strategy on a CPU or GPU, else that of the real or simulated TPU, or of the
+        parameter servers.
     """
 
     kind: Kind
@@ -39,6 +41,11 @@ class Placement(NamedTuple):
     def on_tpu(self) -> bool:
         """Whether this is a TPU, real or simulated: replicas share each batch, in static shapes."""
         return self.kind in ("tpu", "simulated_tpu")
+
+    @property
+    def on_servers(self) -> bool:
+        """Whether parameter servers hold the tables, and workers train."""
+        return self.kind == "parameter_server"
 
     @property
     def replicated(self) -> bool:
@@ -74,7 +81,7 @@ class Placement(NamedTuple):
     def scope(self) -> contextlib.AbstractContextManager[object]:
         """Return the context in which to make and run layers, model and optimizer."""
         scope: contextlib.AbstractContextManager[object] = (
-            self.strategy.scope() if self.on_tpu else tf.device(f"/{self.kind.upper()}:0")
+            self.strategy.scope() if self.on_tpu or self.on_servers else tf.device(f"/{self.kind.upper()}:0")
         )
         return scope
 
@@ -105,11 +112,14 @@ def choose_placement(training: TrainingConfig) -> Placement:
     """Choose the placement that a configuration asks for on this machine.
 
     Raises:
-      ConfigError: the device is not available, or the topology of the TPU is not the configured one.
+      ConfigError: the device is not available, the topology of the TPU is not the configured one, or TF_CONFIG names
+        no cluster of parameter servers.
       EngineError: TensorFlow already runs with fewer logical devices than a simulated TPU needs.
     """
     if training.strategy == "simulated_tpu":
         return Placement("simulated_tpu", _simulated(shape_of(training.topology or _SIMULATED)))
+    if training.strategy == "parameter_server":
+        return Placement("parameter_server", parameter_server_strategy())
     gpu, tpu = (bool(tf.config.list_physical_devices(kind)) for kind in ("GPU", "TPU"))
     tpu = tpu or "TPU_NAME" in os.environ
     if not {"gpu": gpu, "tpu": tpu}.get(training.strategy, True):

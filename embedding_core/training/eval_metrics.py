@@ -80,7 +80,7 @@ def auc(label: Floats, score: Floats, weight: Floats) -> float:
 
 def evaluate(trainable: Trainable, batches: Iterable[Batch]) -> Evaluation:
     """Compute losses (without class weights and penalties) and AUCs over all batches, with the sample weights."""
-    scores = [trainable.predict(batch) for batch in batches]
+    scores = trainable.scores(batches)
     output, label, weight, softmax = (np.concatenate(parts).astype(np.float64) for parts in zip(*scores, strict=True))
     outputs = np.split(output, np.cumsum([task.width for task in trainable.tasks])[:-1], axis=1)
     figures = {

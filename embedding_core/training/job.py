@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from embedding_core.checkpoint.load import Blocks
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.model_inputs import sequence_lengths
@@ -60,7 +61,7 @@ class TrainingJob:
       counts: count of each token in the data, int64, by vocabulary name; needed for a softmax, and for negatives by
         "count".
       warm_start: function that fills tables and slots, by `<table>` and `<table>/<slot>`, before step 0; None starts
-        from initial rows.
+        from initial rows. Parameter servers have each in several blocks of rows.
       dense_start: source of the dense part's weights at step 0; None starts from new weights.
       ranges: scale of each dense feature, JSON objects that are kept with the weights.
       limits: limits of SparseCores; used on slices that have them.
@@ -75,7 +76,7 @@ class TrainingJob:
     train_files: Sequence[str]
     eval_files: Sequence[str]
     counts: Mapping[str, npt.NDArray[np.int64]] = dataclasses.field(default_factory=dict)
-    warm_start: Callable[[Mapping[str, tf.Variable]], None] | None = None
+    warm_start: Callable[[Mapping[str, Blocks]], None] | None = None
     dense_start: DenseStart | None = None
     ranges: Ranges = dataclasses.field(default_factory=dict)
     limits: SparseCoreEmbeddingConfig | None = None
@@ -216,7 +217,7 @@ class JobData:
         table = config.table_of(softmax.feature)
         records = batches_once(self._files["train"], _ROWS_AT_ONCE, keep=self._keep.get("train"))
         with data_errors():
-            rows = _read_batches(records, self._reader("train"), None, config)
+            rows = read_batches(records, self._reader("train"), None, config)
             return whole_candidates(rows, softmax.feature, others, table.vocabulary_size - table.oov_rows)
 
     def _candidate_counts(self, feature: str) -> npt.NDArray[np.int64] | None:
@@ -316,7 +317,7 @@ class JobData:
         # Even if none are drawn: all batches of a TPU have one size.
         size = rows_with_drawn(self._job.training, rows, self.hosts_apart)
         return self._placement.batches(
-            lambda host: _read_batches(serialized(host), self._reader(split), sampler, self._job.inputs.config, whole),
+            lambda host: read_batches(serialized(host), self._reader(split), sampler, self._job.inputs.config, whole),
             size,
             own_rows=len(self._splits[split]) > 1,
         )
@@ -339,30 +340,32 @@ class JobData:
 
         by_host, keep = self._splits[split], self._keep.get(split)
 
-        def whole() -> tf.data.Dataset:
-            return batches_once(self._files[split], rows, keep=keep)
-
         def serialized(host: int) -> tf.data.Dataset:
             if len(by_host) == 1:
-                return whole()
+                return batches_once(self._files[split], rows, keep=keep)
             files, count = by_host[host]
             return batches_once(files, rows // len(by_host), rows=count, steps=self._steps(split), keep=keep)
 
-        sampler = self._sampler
-        if sampler is not None and self._job.training.softmax is None:
-            with data_errors():
-                positives = _read_batches(whole(), self._reader(split), None, self._job.inputs.config).map(
-                    as_written(lambda batch: tf.reduce_all(batch["label"] > 0.5))
-                )
-                if not bool(positives.reduce(tf.constant(True), tf.logical_and)):
-                    sampler = None
+        sampler = self._sampler_once(split)
         batches: Iterable[Batch] = self._batches(serialized, split, rows, sampler)
         if self._placement.on_tpu:
             return batches
         return Passes(batches, steps_per_epoch(by_host[0].rows, rows))
 
+    def _sampler_once(self, split: str) -> Sampler | None:
+        """Return what adds negatives to the batches to evaluate; None if the split has rows of label 0."""
+        if self._sampler is None or self._job.training.softmax is not None:
+            return self._sampler
+        records = batches_once(self._files[split], max(1024, self._job.training.batch_size), keep=self._keep.get(split))
+        with data_errors():
+            positives = read_batches(records, self._reader(split), None, self._job.inputs.config).map(
+                as_written(lambda batch: tf.reduce_all(batch["label"] > 0.5))
+            )
+            all_positive = positives.reduce(tf.constant(True), tf.logical_and)
+        return self._sampler if bool(all_positive) else None
 
-def _read_batches(
+
+def read_batches(
     records: tf.data.Dataset,
     read: Callable[[tf.Tensor], Batch],
     sampler: Sampler | None,

@@ -77,7 +77,8 @@ class Loop:
         self.history = history
         self._seconds_before = history.seconds
         self._preempted = preempted
-        self._steps_per_call = _STEPS_OF_FIRST_CALL
+        self._per_entry = _STEPS_PER_ENTRY * trainable.parallel
+        self._steps_per_call = _STEPS_OF_FIRST_CALL * trainable.parallel
 
     def run(self, summaries: Summaries, progress: Progress | None) -> None:
         """Train to the last step or until early stopping.
@@ -111,7 +112,7 @@ class Loop:
     def _next_event(self, step: int) -> int:
         """Compute the next step after which there is something to do besides training."""
         every = (self._eval_every, self._save_every, self._data.steps_per_epoch)
-        return min(self.total, step + _STEPS_PER_ENTRY, *((step // n + 1) * n for n in every))
+        return min(self.total, step + self._per_entry, *((step // n + 1) * n for n in every))
 
     def finish(self, progress: Progress | None) -> None:
         """Restore the best state, train it on the validation part if the settings say so, and record its evaluation.
@@ -136,10 +137,10 @@ class Loop:
 
     def _train_on_validation(self, steps: int, progress: Progress | None) -> None:
         batches = iter(self._data.train_on_validation())
-        for start in range(0, steps, _STEPS_PER_ENTRY):
+        for start in range(0, steps, self._per_entry):
             if progress is not None:
                 progress(self._state.step, self.total, f"step {start} of {steps} on the validation part")
-            self._run_steps(batches, min(_STEPS_PER_ENTRY, steps - start))
+            self._run_steps(batches, min(self._per_entry, steps - start))
             if self._preempted():
                 self._save_and_stop()
 
@@ -165,7 +166,9 @@ class Loop:
             losses = np.concatenate([done.losses, part.losses])
             done = StepsDone(losses, done.rows + part.rows, done.positives + part.positives, True)
             seconds = (time.monotonic() - since) / count
-            self._steps_per_call = max(1, min(_STEPS_PER_ENTRY, int(_SECONDS_PER_CALL / seconds)))
+            self._steps_per_call = max(
+                1, min(self._per_entry, int(_SECONDS_PER_CALL * self._trainable.parallel / seconds))
+            )
         return done
 
     def _call(self, batches: Iterator[Batch], steps: int) -> StepsDone:

@@ -46,11 +46,11 @@ def _records(files: list[str] | tf.Tensor, compression: str, keep: Keep | None) 
 
     One thread reads them all: passing each record from one thread to another takes three times as long as reading it.
     """
-    read = as_written(lambda name: _records_of(name, compression, keep))
+    read = as_written(lambda name: records_of(name, compression, keep))
     return tf.data.Dataset.from_tensor_slices(files).interleave(read, _ALTERNATING, 1)
 
 
-def _records_of(file: tf.Tensor, compression: str, keep: Keep | None) -> tf.data.Dataset:
+def records_of(file: tf.Tensor, compression: str, keep: Keep | None) -> tf.data.Dataset:
     """Read the kept records of a file; filter in batches, as a call of `keep` takes longer than reading a record."""
     records = tf.data.TFRecordDataset(file, compression, _BUFFER)
     if keep is None:
@@ -65,19 +65,23 @@ def batches_by_file(files: Sequence[str], batch_size: int, keep: Keep | None = N
 
     @as_written
     def read(number: tf.Tensor, name: tf.Tensor) -> tf.data.Dataset:
-        batches = _records_of(name, compression, keep).batch(batch_size)
+        batches = records_of(name, compression, keep).batch(batch_size)
         return batches.map(as_written(lambda batch: (number, batch)))
 
     return tf.data.Dataset.from_tensor_slices(list(files)).enumerate().flat_map(read)
 
 
 def _count(files: Sequence[str], split: str, keep: Keep | None) -> int:
-    records = _records(list(files), record_compression(files), keep)
-    add = as_written(lambda count, rows: count + tf.size(rows, tf.int64))
     try:
-        return int(records.batch(1024).reduce(tf.constant(0, tf.int64), add))
+        return int(rows_in(_records(list(files), record_compression(files), keep)))
     except tf.errors.OpError as error:
         raise DataError(f"cannot read the {split} split, {list(files)}: {error.message}") from error
+
+
+def rows_in(records: tf.data.Dataset) -> tf.Tensor:
+    """Count the records of a dataset, int64 scalar."""
+    add = as_written(lambda count, rows: count + tf.size(rows, tf.int64))
+    return records.batch(1024).reduce(tf.constant(0, tf.int64), add)
 
 
 def _some(rows: int, files: Sequence[str], split: str) -> int:

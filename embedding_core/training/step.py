@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -133,6 +133,9 @@ class Trainable:
         for name, table_optimizer in self.table_optimizers.items():
             table_optimizer.build([self._table(name)])
 
+    parallel = 1
+    """Number of workers that train at the same time, on steps of their own."""
+
     @property
     def by_softmax(self) -> int | None:
         """The position of the task that a softmax over candidates trains; None without a softmax."""
@@ -141,7 +144,7 @@ class Trainable:
     @property
     def tables(self) -> Tables:
         """The tables and slots."""
-        return Tables(self.embedding.table_variables, self.embedding.table_holder)
+        return Tables(self.embedding.table_variables, self.embedding.table_holder, self.embedding.table_blocks)
 
     def _table(self, name: str) -> tf.Variable:
         return next(table for key, table in self.embedding.embedding_tables.items() if key.name == name)
@@ -255,6 +258,10 @@ class Trainable:
         )
         return tf.where(is_query, losses, tf.zeros_like(losses))[:, tf.newaxis]
 
+    def scores(self, batches: Iterable[Batch]) -> list[Scores]:
+        """Return the outputs of all batches, in their order."""
+        return [self.predict(batch) for batch in batches]
+
     @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
     def predict(self, batch: Batch) -> Scores:
         """Return the outputs of a batch, with its labels and weights."""
@@ -295,6 +302,7 @@ def new_trainable(
     replicated: bool,
     hosts: int = 1,
     limits: SparseCoreEmbeddingConfig | None = None,
+    kind: type[Trainable] = Trainable,
 ) -> Trainable:
     """Make the layer, the model and the optimizers; call this in the scope of a strategy.
 
@@ -310,6 +318,7 @@ def new_trainable(
       replicated: whether every core of the TPU holds whole tables, which Keras' optimizers train.
       hosts: see `Trainable`.
       limits: limits of SparseCores.
+      kind: class to make.
 
     Raises:
       ConfigError: a function of the module has wrong arguments, the module has a `row_loss` and training a softmax, or
@@ -337,4 +346,4 @@ def new_trainable(
             f"module {model!r} has a `row_loss`, and `training.softmax` is given, which is the loss: leave one of them "
             "out."
         )
-    return Trainable(embedding, built, optimizer, training, tasks, step, for_tables, hosts, functions)
+    return kind(embedding, built, optimizer, training, tasks, step, for_tables, hosts, functions)

@@ -13,6 +13,7 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.checkpoint.dense import DENSE, write_dense
+from embedding_core.checkpoint.load import Blocks
 from embedding_core.checkpoint.stacked import stacked_copies, stacks_of_names
 from embedding_core.engines import HostEngine
 from embedding_core.schema import Json
@@ -28,6 +29,8 @@ from embedding_core.training.kept_rows import rows_folder
 from embedding_core.training.learning_rate_decay import config_with_rates
 from embedding_core.training.loop import WARM_START, Loop, Progress
 from embedding_core.training.preemption import end_if, noticed_preemption
+from embedding_core.training.server_data import ServerData
+from embedding_core.training.server_steps import ServedTrainable, lost_servers
 from embedding_core.training.step import Trainable, new_trainable
 
 _log = logging.getLogger(__name__)
@@ -71,19 +74,21 @@ def _make_trainable(job: TrainingJob, data: JobData, placement: Placement) -> Tr
         replicated=placement.replicated,
         hosts=data.hosts_apart,
         limits=job.limits if placement.takes_limits else None,
+        kind=ServedTrainable if placement.on_servers else Trainable,
     )
 
 
 def _warm_start(
     job: TrainingJob,
-    fill: Callable[[Mapping[str, tf.Variable]], None],
+    fill: Callable[[Mapping[str, Blocks]], None],
     trainable: Trainable,
     placement: Placement,
 ) -> None:
     """Fill the tables; fill tables in a TPU's memory by restoring a checkpoint, since nothing else reaches them."""
     tables = trainable.tables
-    if tables.variables:
-        fill(tables.variables)
+    given = tables.variables or tables.blocks
+    if given:
+        fill(given)
         return
     if trainable.table_optimizers:
         _log.warning(
@@ -155,15 +160,21 @@ def train(
 
     Raises:
       DataError: a split is empty, rows cannot be read, or a label is invalid for its task or the same in all rows.
-      TrainingError: the loss or a row of a table is not finite.
+      TrainingError: the loss or a row of a table is not finite, or a parameter server was lost.
       CheckpointError: there are checkpoints to resume from, but none passes verification.
       PreemptionError: SIGTERM came; the state is saved, and the same call continues from it.
+      ConfigError: the device is not available.
     """
     placement = choose_placement(job.training)
-    with placement.scope(), noticed_preemption() as preempted, rows_folder(rows) as encoded:
-        data = JobData(job, placement, encoded, lambda: end_if(preempted))
+    kept = resume_folder or os.path.join(folder, "resume")
+    with (
+        lost_servers(kept),
+        placement.scope(),
+        noticed_preemption() as preempted,
+        rows_folder(None if placement.on_servers else rows) as encoded,
+    ):
+        data = (ServerData if placement.on_servers else JobData)(job, placement, encoded, lambda: end_if(preempted))
         trainable = _make_trainable(job, data, placement)
-        kept = resume_folder or os.path.join(folder, "resume")
         tf.io.gfile.makedirs(folder)
         state = RunState(trainable, kept, job.training.nonfinite_rows)
         resumed = state.resume()
@@ -191,7 +202,7 @@ def result_of(
 ) -> TrainingResult:
     """Return the result, with tables and dense part in a form that this process can export."""
     config, slice_ = job.inputs.config, placement.slice_of_hardware
-    if not placement.on_tpu:
+    if not (placement.on_tpu or placement.on_servers):
         variables = trainable.tables.variables
         tables = {table.name: variables[table.name] for table in config.tables}
         return TrainingResult(tables, trainable.model, step, checkpoint, history, slice_)

@@ -1,0 +1,145 @@
+"""Connects to the parameter servers and workers that TF_CONFIG names, or serves as one of them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from embedding_core.errors import ConfigError
+from embedding_core.layer.server_tables import RowPartitioner
+
+_log = logging.getLogger(__name__)
+_VARIABLE = "TF_CONFIG"
+_CHIEF, _WORKER, _SERVER = "chief", "worker", "ps"
+_EXAMPLE = (
+    '{"cluster": {"chief": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222"], "ps": ["10.0.0.3:2222"]}, '
+    '"task": {"type": "chief", "index": 0}}'
+)
+
+
+class ClusterTask(NamedTuple):
+    """This process in its cluster.
+
+    Attributes:
+      cluster: addresses, host:port, by the kind of task: "chief" (one), "worker" and "ps".
+      kind: kind of this task.
+      index: number of this task among those of its kind.
+    """
+
+    cluster: Mapping[str, Sequence[str]]
+    kind: str
+    index: int
+
+    @property
+    def serves(self) -> bool:
+        """Whether this is a worker or a parameter server, which waits for the chief's calls."""
+        return self.kind in (_WORKER, _SERVER)
+
+
+def cluster_task() -> ClusterTask | None:
+    """Read the environment variable TF_CONFIG; None if it is not set, or names no cluster.
+
+    Raises:
+      ConfigError: it is not a cluster of one chief, workers and parameter servers.
+    """
+    text = os.environ.get(_VARIABLE, "")
+    if not text.strip():
+        return None
+    try:
+        given = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{_VARIABLE} is not JSON ({error}): write it as {_EXAMPLE}.") from error
+    if not isinstance(given, dict) or not given.get("cluster"):
+        return None
+    return _checked(given["cluster"], given.get("task"))
+
+
+def _checked(cluster: Any, task: Any) -> ClusterTask:
+    if not isinstance(cluster, dict) or not all(_is_addresses(value) for value in cluster.values()):
+        raise ConfigError(f"`cluster` of {_VARIABLE} is {cluster!r}: write lists of host:port, as in {_EXAMPLE}.")
+    if not isinstance(task, dict) or task.get("type") not in cluster:
+        raise ConfigError(f"`task` of {_VARIABLE} is {task!r}: `type` must be one of {', '.join(sorted(cluster))}.")
+    kind, index = task["type"], task.get("index", 0)
+    if not isinstance(index, int) or not 0 <= index < len(cluster[kind]):
+        raise ConfigError(
+            f"`task.index` of {_VARIABLE} is {index!r}: there are {len(cluster[kind])} tasks of the kind {kind!r}, "
+            "numbered from 0."
+        )
+    return ClusterTask(cluster, kind, index)
+
+
+def _is_addresses(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) and ":" in one for one in value)
+
+
+def _as_chief() -> ClusterTask:
+    """Return the task of the trainer's process.
+
+    Raises:
+      ConfigError: TF_CONFIG is missing, has no chief, no worker or no parameter server, or names another task.
+    """
+    task = cluster_task()
+    if task is None:
+        raise ConfigError(
+            "`strategy` is 'parameter_server', but the environment variable TF_CONFIG names no cluster: set it to the "
+            f"addresses of all tasks, such as {_EXAMPLE}; or choose `strategy` cpu."
+        )
+    for kind, what in ((_WORKER, "worker"), (_SERVER, "parameter server")):
+        if not task.cluster.get(kind):
+            raise ConfigError(
+                f"the cluster of {_VARIABLE} has no {what}: list the addresses of at least one under {kind!r}; it has "
+                f"{', '.join(sorted(task.cluster))}."
+            )
+    if len(task.cluster.get(_CHIEF, ())) != 1:
+        raise ConfigError(
+            f"the cluster of {_VARIABLE} has {len(task.cluster.get(_CHIEF, ()))} tasks under 'chief': list the address "
+            "of this process there, at which workers and parameter servers reach it."
+        )
+    unknown = sorted(set(task.cluster) - {_CHIEF, _WORKER, _SERVER, "evaluator"})
+    if unknown:
+        raise ConfigError(f"the cluster of {_VARIABLE} has {unknown[0]!r}: the tasks are chief, worker and ps.")
+    if task.kind != _CHIEF:
+        raise ConfigError(
+            f"{_VARIABLE} says that this process is {task.kind!r}: the chief trains; start "
+            "`python -m embedding_core.training.cluster_server` in the others."
+        )
+    return task
+
+
+def _spec(cluster: Mapping[str, Sequence[str]]) -> tf.train.ClusterSpec:
+    kinds = (_CHIEF, _WORKER, _SERVER)
+    return tf.train.ClusterSpec({kind: list(cluster[kind]) for kind in kinds if cluster.get(kind)})
+
+
+@functools.cache
+def connected(addresses: str) -> tf.distribute.ParameterServerStrategy:
+    """Connect to a cluster, given as JSON; a process connects only once."""
+    cluster = json.loads(addresses)
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        _spec(cluster), task_type=_CHIEF, task_id=0, rpc_layer="grpc"
+    )
+    _log.info("connecting to %d workers and %d parameter servers", len(cluster[_WORKER]), len(cluster[_SERVER]))
+    partitioner = RowPartitioner(len(cluster[_SERVER]))
+    return tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
+
+
+def parameter_server_strategy() -> tf.distribute.ParameterServerStrategy:
+    """Connect to the cluster of TF_CONFIG as its chief.
+
+    Raises:
+      ConfigError: TF_CONFIG is missing or invalid, or this process is not the chief.
+    """
+    return connected(json.dumps(_as_chief().cluster))
+
+
+def serve(task: ClusterTask) -> None:
+    """Serve as a worker or a parameter server until the process is ended."""
+    server = tf.distribute.Server(_spec(task.cluster), job_name=task.kind, task_index=task.index, protocol="grpc")
+    _log.info("%s %d serves at %s", task.kind, task.index, task.cluster[task.kind][task.index])
+    server.join()
