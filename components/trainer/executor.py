@@ -19,6 +19,7 @@ from embedding_core.errors import ConfigError
 from embedding_core.schema import Json
 from embedding_core.training.finished_run import RunDescription
 from embedding_core.training.history import History
+from embedding_core.training.server_cluster import cluster_task, serve
 
 _VERTEX_PREFIX = "ai_platform_"
 """Prefix of the keys of `custom_config` that configure the Vertex AI job; the run_fn does not get them."""
@@ -43,6 +44,25 @@ class Executor(ComponentExecutor, trainer_executor.GenericExecutor):
         made = {key: [_made(one) for one in artifacts] for key, artifacts in sorted(inputs.items())}
         arguments.custom_config = {**config, **folders, **parameters, "inputs_made": made}
         return arguments
+
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: Properties) -> None:  # noqa: N802
+        """Train; in a worker or parameter server of a cluster, serve the chief, which trains.
+
+        All pools of a CustomJob start the same command, and TF_CONFIG tells each process its task.
+
+        Args:
+          input_dict: artifacts of EmbeddingTrainer's inputs.
+          output_dict: `model` and `model_run`, one artifact each; only the chief writes them.
+          exec_properties: the parameters of the component.
+
+        Raises:
+          EmbeddingError: the data or the configuration is invalid, or the training fails.
+        """
+        task = cluster_task()
+        if task is not None and task.serves:
+            serve(task)
+            return
+        super().Do(input_dict, output_dict, exec_properties)
 
     def execute(self, execution: Execution) -> None:
         """Train, and record facts on the outputs.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
@@ -57,8 +58,8 @@ class _Part:
         self.first, self.count = first, int(parameters.shape[0])
         self.parameters, self.slots = parameters, slots
         self.device = parameters.device
-        with tf.device(self.device):
-            self._lock = tf.CriticalSection(name="update")
+        with tf.device(self.device):  # locks of one name on a server are one lock
+            self._lock = tf.CriticalSection(name="update", shared_name=f"update/{uuid.uuid4()}")
 
     def holds(self, ids: tf.Tensor) -> tf.Tensor:
         """Return whether each id is of this part, bool [N]."""
@@ -102,7 +103,7 @@ class ServerTables(HostEngine):
         """Create the variables on the servers; shapes are not needed."""
         if self._parts:
             return
-        servers = _servers(self._strategy)
+        servers = tasks_of("ps")
         with tf.init_scope():
             if any(table.optimizer and is_schedule(table.optimizer.learning_rate) for table in self.model.tables):
                 self._iterations = _on_server(0, lambda: tf.Variable(0, trainable=False, dtype=tf.int64))
@@ -198,9 +199,10 @@ class ServerTables(HostEngine):
             part.update(optimizer, tf.boolean_mask(ids, mine), tf.boolean_mask(gradients, mine), rate)
 
 
-def _servers(strategy: tf.distribute.Strategy) -> int:
-    resolver = strategy.cluster_resolver
-    return len(resolver.cluster_spec().as_dict()["ps"])
+def tasks_of(job: str) -> int:
+    """Count the tasks of a job, such as "ps" or "worker", in the cluster that this process is connected to."""
+    devices = (tf.DeviceSpec.from_string(device.name) for device in tf.config.list_logical_devices("CPU"))
+    return len({device.task for device in devices if device.job == job})
 
 
 def _on_server(number: int, make: Callable[[], tf.Variable]) -> tf.Variable:
@@ -236,7 +238,7 @@ def _blocks(variable: Any) -> list[tf.Variable]:
 
 
 def _fill(table: TableSpec, parts: Sequence[_Part], seed: int) -> None:
-    """Write the initial rows, which each server computes itself; an initializer of another kind runs in this process."""
+    """Write the initial rows. Each server computes its own; an initializer of another kind runs in this process."""
     initializer: Any = table.initializer
     if not isinstance(initializer, InitializerConfig):
         rows = initializer((table.rows, table.dim), dtype=tf.float32)

@@ -1,4 +1,7 @@
-"""Serves as the worker or the parameter server that TF_CONFIG names: `python -m embedding_core.training.cluster_server`."""
+"""Serves as the worker or the parameter server that TF_CONFIG names.
+
+Start it with `python -m embedding_core.training.cluster_server`.
+"""
 
 from __future__ import annotations
 

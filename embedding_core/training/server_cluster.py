@@ -29,12 +29,12 @@ class ClusterTask(NamedTuple):
     Attributes:
       cluster: addresses, host:port, by the kind of task: "chief" (one), "worker" and "ps".
       kind: kind of this task.
-      index: number of this task among those of its kind.
+      number: number of this task among those of its kind.
     """
 
     cluster: Mapping[str, Sequence[str]]
     kind: str
-    index: int
+    number: int
 
     @property
     def serves(self) -> bool:
@@ -140,6 +140,6 @@ def parameter_server_strategy() -> tf.distribute.ParameterServerStrategy:
 
 def serve(task: ClusterTask) -> None:
     """Serve as a worker or a parameter server until the process is ended."""
-    server = tf.distribute.Server(_spec(task.cluster), job_name=task.kind, task_index=task.index, protocol="grpc")
-    _log.info("%s %d serves at %s", task.kind, task.index, task.cluster[task.kind][task.index])
+    server = tf.distribute.Server(_spec(task.cluster), job_name=task.kind, task_index=task.number, protocol="grpc")
+    _log.info("%s %d serves at %s", task.kind, task.number, task.cluster[task.kind][task.number])
     server.join()

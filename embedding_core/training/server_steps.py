@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from embedding_core.errors import TrainingError
+from embedding_core.layer.server_tables import tasks_of
 from embedding_core.tracing import as_written, without_internals
 from embedding_core.training.step import Scores, StepsDone, Trainable
 from embedding_core.training.step_blocks import BlockPlan, Piece
@@ -24,8 +25,8 @@ def coordinator() -> Any:
     return tf.distribute.coordinator.ClusterCoordinator(tf.distribute.get_strategy())
 
 
-class TrainedBlocks:
-    """Endless steps to train on, from a step on.
+class TrainedBlocks(Iterator[Piece]):
+    """Endless steps to train on, from a step on: an iterator over single steps, of which `take` takes many at once.
 
     Attributes:
       reading: makes the batches of a piece, in the graph of a worker.
@@ -34,6 +35,10 @@ class TrainedBlocks:
     def __init__(self, plan: BlockPlan, reading: Reading, start: int) -> None:
         """Begin at step `start`."""
         self._plan, self.reading, self._next = plan, reading, start
+
+    def __next__(self) -> Piece:
+        """Return the next step."""
+        return self.take(1, 1)[0]
 
     def take(self, steps: int, pieces: int) -> list[Piece]:
         """Return the next steps, in about that many pieces."""
@@ -70,11 +75,10 @@ class ServedTrainable(Trainable):
     def _traced(self) -> dict[tuple[Reading, str], Any]:
         return {}
 
-    @property
+    @functools.cached_property
     def parallel(self) -> int:  # type: ignore[override]
         """Number of workers."""
-        resolver = self._strategy.cluster_resolver
-        return len(resolver.cluster_spec().as_dict()["worker"])
+        return tasks_of("worker")
 
     def run(self, batches: TrainedBlocks, steps: tf.Tensor, dense: tf.Tensor) -> StepsDone:
         """Train on the next steps, on all workers; arguments and result are those of `Trainable.run`."""
