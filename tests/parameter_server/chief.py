@@ -126,19 +126,22 @@ def _error_of_bad_id(layer, coordinator, step):
     return None
 
 
+def _module(name, folder=Path(__file__).parent):
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def _cases():
-    path = Path(__file__).parents[1] / "embedding_core" / "training" / "test_training.py"
-    spec = importlib.util.spec_from_file_location("training_cases", path)
-    cases = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(cases)
-    return cases
+    return _module("test_training", Path(__file__).parents[1] / "embedding_core" / "training")
 
 
 def trained(folder, settings):
     """Train the small job, and return its figures."""
     folder = Path(folder)
-    name = settings.pop("run", "run")
-    job = _cases().job_in(folder, **settings)
+    name, large = settings.pop("run", "run"), settings.pop("large", False)
+    job = _module("jobs").large_job(folder, **settings) if large else _cases().job_in(folder, **settings)
     try:
         result = train(job, str(folder / name), resume_folder=str(folder / f"{name}-resume"))
     except EmbeddingError as error:
