@@ -27,7 +27,6 @@ _log = logging.getLogger(__name__)
 Progress: TypeAlias = Callable[[int, int, str], None]
 
 _STEPS_PER_ENTRY = 100  # at most, for one point of a curve: enough points to see its shape, at almost no cost
-_SECONDS_PER_CALL = 1.0  # rough duration of one call of the graph; SIGTERM is noticed between calls
 _STEPS_OF_FIRST_CALL = 10
 _NOT_STOPPED = "early_stopping"  # key of the history's facts: why early stopping had no effect
 WARM_START = "warm_start"  # key of the history's facts: the report of `start_dense`
@@ -166,9 +165,7 @@ class Loop:
             losses = np.concatenate([done.losses, part.losses])
             done = StepsDone(losses, done.rows + part.rows, done.positives + part.positives, True)
             seconds = (time.monotonic() - since) / count
-            self._steps_per_call = max(
-                1, min(self._per_entry, int(_SECONDS_PER_CALL * self._trainable.parallel / seconds))
-            )
+            self._steps_per_call = max(1, min(self._per_entry, int(self._trainable.seconds_per_call / seconds)))
         return done
 
     def _call(self, batches: Iterator[Batch], steps: int) -> StepsDone:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from embedding_core.errors import TrainingError
+from embedding_core.errors import CheckpointError, TrainingError
 from embedding_core.layer.server_tables import tasks_of
 from embedding_core.tracing import as_written, without_internals
 from embedding_core.training.step import Scores, StepsDone, Trainable
@@ -18,6 +18,7 @@ from embedding_core.training.step_blocks import BlockPlan, Piece
 
 Reading: TypeAlias = Callable[[Sequence[tf.Tensor]], tf.data.Dataset]
 _PIECES_PER_WORKER = 4  # of one call: more share the work better, fewer open fewer files
+_SHORTEST_PIECE = 8  # steps
 
 
 def coordinator() -> Any:
@@ -43,7 +44,7 @@ class TrainedBlocks(Iterator[Piece]):
     def take(self, steps: int, pieces: int) -> list[Piece]:
         """Return the next steps, in about that many pieces."""
         start, self._next = self._next, self._next + steps
-        return list(self._plan.shuffled(start, steps, -(-steps // pieces)))
+        return list(self._plan.shuffled(start, steps, max(_SHORTEST_PIECE, -(-steps // pieces))))
 
 
 class EvaluatedPiece(NamedTuple):
@@ -70,6 +71,8 @@ class ServedTrainable(Trainable):
 
     A piece whose worker is lost is trained by another one from its beginning, so some of its steps may be repeated.
     """
+
+    seconds_per_call = 10.0  # at the end of a call, workers wait for the last one
 
     @functools.cached_property
     def _traced(self) -> dict[tuple[Reading, str], Any]:
@@ -141,11 +144,15 @@ def _iterator(batches: tf.data.Dataset) -> Iterator[Any]:
 @contextlib.contextmanager
 def lost_servers(folder: str) -> Iterator[None]:
     """Turn TensorFlow's error about a lost parameter server into a TrainingError of one line."""
+    lost = (tf.errors.UnavailableError, tf.errors.AbortedError)
     try:
         yield
-    except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
+    except (*lost, CheckpointError) as error:
+        cause = error if isinstance(error, lost) else error.__cause__  # a checkpoint was being written
+        if not isinstance(cause, lost):
+            raise
         raise TrainingError(
-            f"a parameter server or the connection to it was lost ({without_internals(error.message)[:300]}): its rows "
+            f"a parameter server or the connection to it was lost ({without_internals(cause.message)[:200]}): its rows "
             "are gone. Start the servers and workers again, and then the same run: it continues from the last "
             f"checkpoint in {folder!r}."
         ) from error

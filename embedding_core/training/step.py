@@ -135,6 +135,8 @@ class Trainable:
 
     parallel = 1
     """Number of workers that train at the same time, on steps of their own."""
+    seconds_per_call = 1.0
+    """Rough duration of one call of `run`; SIGTERM is noticed between calls."""
 
     @property
     def by_softmax(self) -> int | None:

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 from embedding_core.errors import ConfigError
 from pipelines.cluster.kubeflow_spec import kubernetes_name
 from pipelines.cluster.tpu_request import TpuRequest, tpu_request
-from pipelines.config import Kubeflow, PipelineConfig
+from pipelines.config import Kubeflow, PipelineConfig, TrainingCluster
 from pipelines.config.paths import is_address
 
 Target: TypeAlias = Literal["vertex", "kubeflow"]
@@ -36,6 +36,9 @@ def check_compile(config: PipelineConfig, target: Target) -> Kubeflow:
     for task in backend.resources:
         if task not in known:
             raise ConfigError(f"`kubeflow.resources.{task}`: unknown task; choose from {', '.join(sorted(known))}.")
+    cluster = requested_cluster(config, backend)
+    if cluster is not None and target == "vertex":
+        _check_project(backend, "a training job on a cluster of Vertex AI")
     tpu = requested_tpu(config, backend)
     if tpu is not None and target == "vertex":
         _check_vertex_job(backend, tpu)
@@ -110,8 +113,32 @@ def requested_tpu(config: PipelineConfig, backend: Kubeflow) -> TpuRequest | Non
     return tpu_request(training.topology, machine_type=backend.machine_type, topology=backend.tpu_topology)
 
 
-def _check_vertex_job(backend: Kubeflow, tpu: TpuRequest) -> None:
+def requested_cluster(config: PipelineConfig, backend: Kubeflow) -> TrainingCluster | None:
+    """Return the cluster of parameter servers that the trainer needs; None if it trains by itself.
+
+    Raises:
+      ConfigError: strategy and cluster are not given together.
+    """
+    on_servers = config.training.strategy == "parameter_server"
+    if on_servers and backend.cluster is None:
+        raise ConfigError(
+            "`kubeflow.cluster` is null, but `training.strategy` is 'parameter_server': give the numbers of workers "
+            "and servers, such as {workers: 4, servers: 2}."
+        )
+    if not on_servers and backend.cluster is not None:
+        raise ConfigError(
+            f"`kubeflow.cluster` is given, but `training.strategy` is {config.training.strategy!r}: leave it out, or "
+            "train with strategy parameter_server."
+        )
+    return backend.cluster
+
+
+def _check_project(backend: Kubeflow, what: str) -> None:
     for key in ("project", "region"):
         if getattr(backend, key) is None:
-            raise ConfigError(f"`kubeflow.{key}` is null: a training job on a TPU of Vertex AI needs it.")
+            raise ConfigError(f"`kubeflow.{key}` is null: {what} needs it.")
+
+
+def _check_vertex_job(backend: Kubeflow, tpu: TpuRequest) -> None:
+    _check_project(backend, "a training job on a TPU of Vertex AI")
     tpu.vertex_machine()

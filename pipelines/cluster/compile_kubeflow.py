@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from tfx import v1 as tfx
 
-from pipelines.cluster.compile_checks import Target, check_compile, requested_tpu
+from pipelines.cluster.compile_checks import Target, check_compile, requested_cluster, requested_tpu
 from pipelines.cluster.kubeflow_spec import (
     Spec,
     check_spec,
@@ -20,8 +20,10 @@ from pipelines.cluster.kubeflow_spec import (
     tpu_document,
     with_containers,
     with_defaults,
+    with_environment,
     with_kubernetes_names,
 )
+from pipelines.cluster.server_cluster_spec import chief_document, chief_environment, manifests, vertex_pools
 from pipelines.cluster.tpu_request import TpuRequest
 from pipelines.config import Kubeflow, PipelineConfig
 from pipelines.config.yaml_text import yaml_documents
@@ -47,14 +49,20 @@ def compile_pipeline(config: PipelineConfig, target: Target) -> list[Spec]:
       target: "vertex", or "kubeflow" for open-source Kubeflow Pipelines.
 
     Returns:
-      The YAML documents: the specification, and for a TPU on GKE the settings of Kubernetes.
+      The YAML documents: the specification, and for a TPU or a cluster on Kubernetes the settings of its pods.
 
     Raises:
       ConfigError: see `check_compile`.
     """
     backend = check_compile(config, target)
     tpu = requested_tpu(config, backend)
-    job = _vertex_job(backend, tpu) if tpu is not None and target == "vertex" else None
+    cluster = requested_cluster(config, backend)
+    job = None
+    if target == "vertex" and tpu is not None:  # one replica drives all hosts of the slice
+        pool = {"machine_spec": tpu.vertex_machine(), "replica_count": 1}
+        job = _vertex_job(backend, [{**pool, "container_spec": _container(backend.tpu_image or backend.image)}])
+    elif target == "vertex" and cluster is not None:
+        job = _vertex_job(backend, vertex_pools(cluster, _container(backend.image)))
     parameters = _parameters(config, backend)
     pipeline = create_pipeline(config, previous=_previous(parameters), target=_target(config, backend, parameters, job))
     spec = _compiled(pipeline, _images(backend, tpu))
@@ -67,6 +75,10 @@ def compile_pipeline(config: PipelineConfig, target: Target) -> list[Spec]:
         documents = [with_kubernetes_names(spec)]
         if on_gke is not None:
             documents.append(tpu_document(f"exec-{kubernetes_name(_TRAINER)}", on_gke.node_selector()))
+        if cluster is not None:
+            name = kubernetes_name(config.name)
+            documents[0] = with_environment(documents[0], kubernetes_name(_TRAINER), chief_environment(name, cluster))
+            documents.append(chief_document(f"exec-{kubernetes_name(_TRAINER)}", name))
     check_spec(documents[0])
     return documents
 
@@ -76,17 +88,25 @@ def save_documents(documents: Sequence[Spec], path: str | os.PathLike[str]) -> N
     write_output("--out", path, yaml_documents(documents))
 
 
-def _vertex_job(backend: Kubeflow, tpu: TpuRequest) -> Spec:
-    """Describe the job of `VertexEmbeddingTrainer`: a worker pool whose one replica drives all hosts of the slice."""
-    pool = {
-        "machine_spec": tpu.vertex_machine(),
-        "replica_count": 1,
-        "container_spec": {
-            "image_uri": backend.tpu_image or backend.image,
-            "env": [{"name": name, "value": value} for name, value in _ENVIRONMENT.items()],
-        },
-    }
-    job: Spec = {"project": backend.project, "worker_pool_specs": [pool]}
+def compile_cluster(config: PipelineConfig) -> list[Spec]:
+    """Make the Kubernetes objects of the workers and parameter servers; empty without a cluster.
+
+    Raises:
+      ConfigError: see `check_compile`.
+    """
+    backend = check_compile(config, "kubeflow")
+    cluster = requested_cluster(config, backend)
+    name = kubernetes_name(config.name)
+    return [] if cluster is None else manifests(name, cluster, backend.image, _ENVIRONMENT)
+
+
+def _container(image: str) -> Spec:
+    return {"image_uri": image, "env": [{"name": name, "value": value} for name, value in _ENVIRONMENT.items()]}
+
+
+def _vertex_job(backend: Kubeflow, pools: list[Spec]) -> Spec:
+    """Describe the job of `VertexEmbeddingTrainer`."""
+    job: Spec = {"project": backend.project, "worker_pool_specs": pools}
     if backend.service_account is not None:
         job["service_account"] = backend.service_account
     cloud = tfx.extensions.google_cloud_ai_platform

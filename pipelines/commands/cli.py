@@ -216,7 +216,7 @@ def compile_(
     require_package("kfp", "`compile` needs the package kfp", "install tfx-embeddings[kubeflow]")
     with collector_paused():
         load_tensorflow()
-        from pipelines.cluster.compile_kubeflow import compile_pipeline, save_documents
+        from pipelines.cluster.compile_kubeflow import compile_cluster, compile_pipeline, save_documents
 
     documents = compile_pipeline(checked, target.value)
     if checks_tpu:
@@ -228,6 +228,11 @@ def compile_(
             raise typer.Exit(FINDINGS)
     save_documents(documents, out)
     echo(f"wrote {out}")
+    pods = compile_cluster(checked) if target.value == "kubeflow" else []
+    if pods:
+        beside = out.with_suffix(".cluster.yaml")
+        save_documents(pods, beside)
+        echo(f"wrote {beside}: apply it with kubectl, in the namespace of the runs, before a run starts")
 
 
 app.add_typer(checkpoint_command.app, name="checkpoint")

@@ -20,7 +20,7 @@ from pipelines.config.feature_sections import (
     VocabularyLimits,
 )
 from pipelines.config.files import data_files
-from pipelines.config.kubeflow import Kubeflow, Resources
+from pipelines.config.kubeflow import Kubeflow, Resources, TrainingCluster
 from pipelines.config.loading import NoDataYetError, config_from_mapping, load_config
 from pipelines.config.metrics import Evaluation
 from pipelines.config.model import Model
@@ -48,6 +48,7 @@ __all__ = [
     "SplitLeaveOneOut",
     "TableOverrides",
     "Threshold",
+    "TrainingCluster",
     "VocabularyEvolution",
     "VocabularyLimits",
     "config_from_mapping",

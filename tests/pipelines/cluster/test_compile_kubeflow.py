@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,10 @@ TAXI = [TAXI_FILE, [*ADDRESSES, "data.path=gs://example-bucket/taxi/data.csv"]]
 TPU = ["training.strategy=tpu", "training.topology=v5e-4", "kubeflow.tpu_image=example-docker.pkg.dev/p/r/tpu:0.1.0"]
 RETAIL = [RETAIL_FILE, [*ADDRESSES, "data.path=gs://example-bucket/retail/*.parquet", *TPU]]
 JOB = ["kubeflow.project=example-project", "kubeflow.region=us-west4"]
+CLUSTER = ["training.strategy=parameter_server", "kubeflow.cluster={workers: 4, servers: 2, server: {memory_gb: 64}}"]
 GOLDENS = {
+    "taxi_vertex_servers": (*TAXI, [*CLUSTER, *JOB], "vertex"),
+    "taxi_kubeflow_servers": (*TAXI, CLUSTER, "kubeflow"),
     "taxi_vertex": (*TAXI, [], "vertex"),
     "taxi_kubeflow": (*TAXI, ["kubeflow.resources.Transform={cpu: 4, memory_gb: 16}"], "kubeflow"),
     "online_retail_vertex_v5e": (*RETAIL, JOB, "vertex"),
@@ -214,3 +218,51 @@ def test_tasks_that_resources_may_name_are_those_of_the_pipeline(documents):
     from pipelines.cluster.compile_checks import task_names
 
     assert containers(documents["taxi_vertex"][0]) == set(task_names(load_config(ROOT / TAXI_FILE, ADDRESSES)))
+
+
+def test_pods_of_a_cluster_are_their_golden_file(tmp_path):
+    from pipelines.cluster.compile_kubeflow import compile_cluster, save_documents
+
+    save_documents(compile_cluster(load_config(ROOT / TAXI_FILE, [*TAXI[1], *CLUSTER])), tmp_path / "pods.yaml")
+    text, golden = (tmp_path / "pods.yaml").read_text(), GOLDEN / "taxi_kubeflow_servers.cluster.yaml"
+    if os.environ.get("REFRESH_GOLDEN"):
+        golden.write_text(text)
+    assert text == golden.read_text(), "`make golden` writes the files anew"
+
+
+@pytest.mark.parametrize("kind", ["worker", "ps"])
+def test_a_pod_finds_its_number_in_its_name(kind):
+    """The shell of the image runs the command; `python` prints what it would get."""
+    from pipelines.cluster.compile_kubeflow import compile_cluster
+
+    pods = compile_cluster(load_config(ROOT / TAXI_FILE, [*TAXI[1], *CLUSTER]))
+    pod = next(one for one in pods if one["kind"] == "StatefulSet" and one["metadata"]["name"] == f"taxi-{kind}")
+    (container,) = pod["spec"]["template"]["spec"]["containers"]
+    shell, flag, script = container["command"]
+    env = {one["name"]: one["value"] for one in container["env"]} | {"HOSTNAME": f"taxi-{kind}-1"}
+    printed = subprocess.run(
+        [shell, flag, script.partition("exec")[0] + 'printf %s "$TF_CONFIG"'],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    given = json.loads(printed)
+    assert given["task"] == {"type": kind, "index": 1}
+    assert given["cluster"]["chief"] == ["taxi-chief:2222"]
+    assert given["cluster"][kind][1] == f"taxi-{kind}-1.taxi-{kind}:2222"
+
+
+@pytest.mark.parametrize(
+    ("more", "target", "message"),
+    [
+        (CLUSTER[:1], "kubeflow", "`kubeflow.cluster` is null"),
+        (CLUSTER[1:], "kubeflow", "`kubeflow.cluster` is given"),
+        (CLUSTER, "vertex", "`kubeflow.project` is null: a training job on a cluster"),
+    ],
+)
+def test_cluster_and_strategy_are_given_together(more, target, message):
+    from pipelines.cluster.compile_checks import check_compile
+
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        check_compile(load_config(ROOT / TAXI_FILE, [*TAXI[1], *more]), target)
