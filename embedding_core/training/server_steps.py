@@ -148,8 +148,10 @@ def lost_servers(folder: str) -> Iterator[None]:
     try:
         yield
     except (*lost, CheckpointError) as error:
-        cause = error if isinstance(error, lost) else error.__cause__  # a checkpoint was being written
-        if not isinstance(cause, lost):
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, lost):  # it may have been lost while a checkpoint was written
+            cause = cause.__cause__
+        if cause is None:
             raise
         raise TrainingError(
             f"a parameter server or the connection to it was lost ({without_internals(cause.message)[:200]}): its rows "
