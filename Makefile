@@ -271,6 +271,9 @@ kube-schemas: | $(UV) ## write the schemas again that `make test` checks manifes
 	$(UV) run --quiet --no-project --with kfp-kubernetes==2.17.0 python tests/kube_check/write_kfp_schema.py
 	$(UV) run --quiet --no-project --with kubernetes-validate==1.37.0 python tests/kube_check/reduce_schemas.py
 
+parameter-server: venv ## two parameter servers and two workers: seeds against one process, kills, rows per second, a pipeline; SEEDS=3 TURNS=3
+	SEEDS=$(or $(SEEDS),3) TURNS=$(or $(TURNS),3) $(BIN)/pytest -n 0 -m "slow or not slow" tests/parameter_server -s
+
 deltas: venv ## the campaigns of deltas in full: chains, refused deltas, load while deltas are applied
 	$(BIN)/pytest -m slow tests/deltas --timeout=7200 -s
 

@@ -9,6 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
+
+CHIEF = Path(__file__).with_name("chief.py")
 
 
 def free_addresses(count):
@@ -84,3 +87,38 @@ def running(**sizes):
             yield cluster
         finally:
             cluster.stop()
+
+
+@contextlib.contextmanager
+def started_chief(cluster, folder, mode, **settings):
+    """Start a chief, and end it with the block; `folder` gets `out.json` and `chief.log`."""
+    out = Path(folder) / "out.json"
+    out.unlink(missing_ok=True)
+    arguments = ["--folder", str(folder), "--settings", json.dumps({"strategy": "parameter_server", **settings})]
+    with open(Path(folder) / "chief.log", "w") as log:
+        chief = subprocess.Popen(
+            [sys.executable, str(CHIEF), mode, str(out), *arguments],
+            env={**os.environ, "TF_CONFIG": cluster.config, "CUDA_VISIBLE_DEVICES": ""},
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            yield chief
+        finally:
+            chief.kill()
+            chief.wait()
+
+
+def results_in(folder):
+    """Return what a chief wrote, or fail with the end of its log."""
+    out, log = Path(folder) / "out.json", Path(folder) / "chief.log"
+    if not out.exists():
+        raise AssertionError("\n".join(log.read_text().splitlines()[-30:]))
+    return json.loads(out.read_text())
+
+
+def run_chief(cluster, folder, mode, *, seconds=500, **settings):
+    """Run a chief to its end, and return its results."""
+    with started_chief(cluster, folder, mode, **settings) as chief:
+        chief.wait(seconds)
+    return results_in(folder)

@@ -1,47 +1,17 @@
 """Trains on two parameter servers and two workers, processes of this machine."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from tests.parameter_server import clusters
 
-CHIEF = Path(__file__).with_name("chief.py")
-
-
-def run_chief(cluster, folder, mode, *, kill=None, seconds=300, **settings):
-    """Run a chief to its end, and return its results."""
-    out = Path(folder) / "out.json"
-    out.unlink(missing_ok=True)
-    arguments = ["--folder", str(folder), "--settings", json.dumps({"strategy": "parameter_server", **settings})]
-    with open(Path(folder) / "chief.log", "w") as log:
-        chief = subprocess.Popen(
-            [sys.executable, str(CHIEF), mode, str(out), *arguments],
-            env={**os.environ, "TF_CONFIG": cluster.config, "CUDA_VISIBLE_DEVICES": ""},
-            stdout=log,
-            stderr=log,
-        )
-        try:
-            if kill is not None:
-                kill(chief)
-            chief.wait(seconds)
-        finally:
-            chief.kill()
-            chief.wait()
-    if not out.exists():
-        raise AssertionError("\n".join((Path(folder) / "chief.log").read_text().splitlines()[-30:]))
-    return json.loads(out.read_text())
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cluster")
     with clusters.running() as cluster:
-        return run_chief(cluster, folder, "both", epochs=2)
+        return clusters.run_chief(cluster, folder, "both", epochs=2)
 
 
 def test_a_step_on_servers_is_a_step_of_the_host_engine(results):
