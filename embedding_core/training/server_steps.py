@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -12,13 +13,14 @@ import tensorflow as tf
 
 from embedding_core.errors import CheckpointError, TrainingError
 from embedding_core.layer.server_tables import tasks_of
-from embedding_core.tracing import as_written, without_internals
+from embedding_core.tracing import as_written
 from embedding_core.training.step import Scores, StepsDone, Trainable
 from embedding_core.training.step_blocks import BlockPlan, Piece
 
 Reading: TypeAlias = Callable[[Sequence[tf.Tensor]], tf.data.Dataset]
 _PIECES_PER_WORKER = 4  # of one call: more share the work better, fewer open fewer files
 _SHORTEST_PIECE = 8  # steps
+_SERVER = re.compile(r"/job:ps/replica:0/task:(\d+)")
 
 
 def coordinator() -> Any:
@@ -153,8 +155,9 @@ def lost_servers(folder: str) -> Iterator[None]:
             cause = cause.__cause__
         if cause is None:
             raise
+        named = _SERVER.search(str(cause))
         raise TrainingError(
-            f"a parameter server or the connection to it was lost ({without_internals(cause.message)[:200]}): its rows "
-            "are gone. Start the servers and workers again, and then the same run: it continues from the last "
-            f"checkpoint in {folder!r}."
+            f"parameter server {named[1] if named else '(unknown which)'}, or the connection to it, was lost, and with "
+            "it the rows that it held. Start it again, and then the same run, which continues from the last checkpoint "
+            f"in {folder!r}."
         ) from error

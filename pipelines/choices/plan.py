@@ -340,7 +340,9 @@ class _Planner:
         """Return the texts for `--set`; a batch that the slice cannot divide is replaced by the next larger one."""
         changed = need.batch_size != self._config.training.batch_size
         one = choice._replace(batch_size=need.batch_size if changed else None)
-        strategy = ["training.strategy=auto"] if self._config.training.strategy in ("cpu", "gpu") else []
+        strategy = (
+            ["training.strategy=auto"] if self._config.training.strategy in ("cpu", "gpu", "parameter_server") else []
+        )
         return [*strategy, f"training.topology={slice_.name}", *one.settings]
 
     def _best(self, offers: Sequence[Offer]) -> tuple[int | None, int | None]:

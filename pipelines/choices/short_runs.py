@@ -139,7 +139,7 @@ class ShortRuns:
 def _short(config: PipelineConfig, sample: Sample, work_dir: str) -> PipelineConfig:
     """Return the configuration of short runs: on the sample, in its own folder, from initial rows, on this machine."""
     training = config.training.replace(topology=None)
-    if training.strategy in ("tpu", "simulated_tpu"):
+    if training.strategy in ("tpu", "simulated_tpu", "parameter_server"):
         training = training.replace(strategy="auto")
     if training.steps is not None:
         training = training.replace(steps=max(1, round(training.steps * sample.rows / sample.of)))

@@ -89,7 +89,8 @@ def _run(
 ) -> tuple[Report, str]:
     stage: Stage = contextlib.nullcontext if profile is None else profile.stage
     data_files(config.data)  # a missing file is an error before anything is written
-    if config.training.strategy == "simulated_tpu":  # its devices must be made before any component runs TensorFlow
+    # Devices of a simulated TPU and of a cluster must be known before any component runs TensorFlow.
+    if config.training.strategy in ("simulated_tpu", "parameter_server"):
         choose_placement(training_config(config))
     upgraded = ready_metadata(config)
     with (

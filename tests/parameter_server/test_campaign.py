@@ -78,7 +78,7 @@ def test_a_killed_server_ends_the_run_which_continues_from_the_last_checkpoint(c
         chief.wait(SECONDS)
     ended = clusters.results_in(folder)["train"]
     assert ended["error"] == "TrainingError"
-    assert "a parameter server or the connection to it was lost" in ended["message"]
+    assert "parameter server 1, or the connection to it, was lost" in ended["message"]
     cluster.start("ps", 1)
     cluster.wait_until_up()
     result = clusters.run_chief(cluster, folder, "train", seconds=SECONDS, **settings)["train"]
