@@ -84,6 +84,7 @@ def running(**sizes):
     with tempfile.TemporaryDirectory() as folder:
         cluster = Cluster(folder, **sizes)
         try:
+            cluster.wait_until_up()
             yield cluster
         finally:
             cluster.stop()
