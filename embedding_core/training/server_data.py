@@ -93,6 +93,12 @@ def _check_transform(inputs: Inputs) -> None:
         )
 
 
+def _reason(error: tf.errors.OpError) -> str:
+    """Return the line of a worker's error that names the file; the others are about the graph."""
+    lines = [line.strip() for line in error.message.splitlines() if "; " in line]
+    return without_internals(lines[0] if lines else error.message)
+
+
 def _count(files: Sequence[str], split: str, keep: Callable[[tf.Tensor], tf.Tensor] | None) -> list[int]:
     """Let the workers count the kept rows of each file.
 
@@ -114,7 +120,7 @@ def _count(files: Sequence[str], split: str, keep: Callable[[tf.Tensor], tf.Tens
         rows = [int(one.fetch()) for one in counts]
     except (tf.errors.NotFoundError, tf.errors.DataLossError, tf.errors.PermissionDeniedError) as error:
         raise DataError(
-            f"a worker cannot read the {split} split ({without_internals(error.message)}): all tasks of the cluster "
+            f"a worker cannot read the {split} split ({_reason(error)}): all tasks of the cluster "
             "need the data, the vocabularies and the work_dir at the same paths or addresses."
         ) from error
     if not sum(rows):

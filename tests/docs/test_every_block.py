@@ -45,6 +45,7 @@ PARTS = {
 TEXTS = {
     ("README.md", "pip install"): "make release-check installs the wheel",
     ("kubeflow/README.md", "docker build"): "needs a container engine; tests/test_image.py runs the build without one",
+    ("kubeflow/README.md", '"task": {'): "tests/parameter_server starts its tasks with the same variable",
     ("docs/architecture.md", ""): "drawings; tests/test_rules_of_the_source.py compares them with the contracts",
     ("docs/health.md", "the share of"): "an error message",
     ("docs/preflight.md", "the largest gradient"): "a formula",

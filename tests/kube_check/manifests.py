@@ -70,6 +70,12 @@ def written_manifests():
     return found, custom
 
 
+def server_manifests():
+    """Return the Services and pods that `compile` writes for parameter servers, by kind and name."""
+    documents = yaml.safe_load_all((GOLDEN / "pods" / "taxi.yaml").read_text())
+    return {f"{one['kind']}-{one['metadata']['name']}": one for one in documents}
+
+
 def slice_pods():
     """Return a pod for each slice that GKE has on one host: its selector, its toleration and its limit."""
     from pipelines.cluster.kubeflow_spec import tpu_document

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.timeout(600)
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cluster")
     with clusters.running() as cluster:
-        return clusters.run_chief(cluster, folder, "both", epochs=2)
+        return clusters.run_chief(cluster, folder, "both", epochs=4)
 
 
 def test_a_step_on_servers_is_a_step_of_the_host_engine(results):
@@ -39,7 +39,7 @@ def test_an_invalid_id_changes_nothing(results):
 def test_training_runs_all_steps_on_all_rows(results):
     facts = results["train"]["facts"]
     assert (facts["train_rows"], facts["eval_rows"]) == (300, 200)
-    assert facts["steps_done"] == facts["steps_planned"] == results["train"]["step"] == 2 * facts["steps_per_epoch"]
+    assert facts["steps_done"] == facts["steps_planned"] == results["train"]["step"] == 4 * facts["steps_per_epoch"]
     assert facts["device"] == "parameter_server"
 
 

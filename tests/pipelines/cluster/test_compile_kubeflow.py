@@ -224,7 +224,7 @@ def test_pods_of_a_cluster_are_their_golden_file(tmp_path):
     from pipelines.cluster.compile_kubeflow import compile_cluster, save_documents
 
     save_documents(compile_cluster(load_config(ROOT / TAXI_FILE, [*TAXI[1], *CLUSTER])), tmp_path / "pods.yaml")
-    text, golden = (tmp_path / "pods.yaml").read_text(), GOLDEN / "taxi_kubeflow_servers.cluster.yaml"
+    text, golden = (tmp_path / "pods.yaml").read_text(), GOLDEN / "pods" / "taxi.yaml"
     if os.environ.get("REFRESH_GOLDEN"):
         golden.write_text(text)
     assert text == golden.read_text(), "`make golden` writes the files anew"
