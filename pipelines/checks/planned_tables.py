@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from embedding_core.planning.planner import plan_tables
 from embedding_core.planning.topology import GIB
 from embedding_core.schema import Json
 from pipelines.config import PipelineConfig
+from pipelines.config.metadata_server import has_store
 from pipelines.pipeline.component_inputs import table_overrides, vocabulary_features
 
 
@@ -83,7 +83,7 @@ def memory_text(plan: Json) -> str:
 
 def last_table_configs(config: PipelineConfig) -> tuple[EmbeddingConfig, str] | None:
     """Return the newest table configs of this pipeline that can be read, and their folder; None if there are none."""
-    if not os.path.isfile(config.metadata_path):
+    if not has_store(config.metadata_path):
         return None
     require_package(
         "ml_metadata",

@@ -60,7 +60,9 @@ class PipelineConfig(Section):
       kubeflow: settings for Kubeflow Pipelines or Vertex AI; null if the pipeline is not compiled for them.
       permissions: who may read the files that a run writes, pushed versions included: only their "owner", also the
         owner's "group", or whoever the "umask" of the process allows. Files in a bucket follow the bucket's rules.
-      metadata: sqlite file of ML Metadata, which several pipelines may share; null is a file in `work_dir`.
+      metadata: sqlite file of ML Metadata, or address of a MySQL or MariaDB server as
+        mysql://user@host:3306/database, with the password in the environment variable METADATA_PASSWORD; several
+        pipelines may share either. Null is a file in `work_dir`.
       work_dir: folder of everything that the pipeline writes; by default `runs/<name>` beside the file.
       python_path: folder of the modules that your dotted names are in, put last on `sys.path`; by default the file's
         folder.
@@ -125,5 +127,5 @@ class PipelineConfig(Section):
 
     @property
     def metadata_path(self) -> str:
-        """The sqlite file of ML Metadata in local runs."""
+        """The sqlite file, or the address of the MySQL server, of ML Metadata in local runs."""
         return self.metadata or os.path.join(self.work_dir, "metadata.sqlite")

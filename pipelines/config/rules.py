@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from components.example_gen.formats import EXTENSIONS, format_of
 from embedding_core.errors import ConfigError, nearest
-from pipelines.config.beam_rules import BEAM_RULES
+from pipelines.config.cluster_rules import CLUSTER_RULES
 from pipelines.config.column_rules import COLUMN_RULES
 from pipelines.config.columns import column_uses, label_columns, label_paths
 from pipelines.config.files import data_files, missing_spans
@@ -26,7 +26,7 @@ from pipelines.config.version_rules import VERSION_RULES
 
 Mistakes = Iterator[tuple[str, str]]
 RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = [
-    *BEAM_RULES,
+    *CLUSTER_RULES,
     *COLUMN_RULES,
     *HISTORY_RULES,
     *VERSION_RULES,

@@ -20,6 +20,8 @@ from ml_metadata import MetadataStore
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
 from embedding_core.errors import DataError
+from pipelines.config.metadata_server import has_store, is_server
+from pipelines.pipeline.metadata_connection import metadata_connection
 
 Facts: TypeAlias = Mapping[str, Any]
 """Custom properties of an artifact by name, JSON texts decoded."""
@@ -71,20 +73,18 @@ _KNOWN: dict[tuple[str, int, int], KnownNodes] = {}
 
 
 def open_store(metadata_path: str | Path) -> MetadataStore:
-    """Open the sqlite ML Metadata store at that path, read-only.
+    """Open the ML Metadata store at that path or address; a sqlite file read-only.
 
     Raises:
       DataError: the file does not exist, or is not a store of ML Metadata.
+      StorageError: the server does not answer, or refuses the user.
     """
-    if not Path(metadata_path).is_file():
-        raise DataError(
-            f"metadata is {str(metadata_path)!r}: no such file; run the pipeline first, or name its work_dir."
-        )
-    connection = mlmd.ConnectionConfig()
-    connection.sqlite.filename_uri = str(metadata_path)
-    connection.sqlite.connection_mode = mlmd.SqliteMetadataSourceConfig.READONLY
+    metadata = str(metadata_path)
+    if not has_store(metadata):
+        missing = "there is no store of ML Metadata" if is_server(metadata) else "no such file"
+        raise DataError(f"metadata is {metadata!r}: {missing}; run the pipeline first, or name its work_dir.")
     try:
-        return ml_metadata.MetadataStore(connection)
+        return ml_metadata.MetadataStore(metadata_connection(metadata, read_only=True))
     except (RuntimeError, ml_metadata.errors.StatusError) as error:
         raise DataError(
             f"metadata {str(metadata_path)!r} cannot be opened ({' '.join(str(error).split())[:80]}): it is not a "
@@ -170,13 +170,15 @@ def read_graph(store: MetadataStore, pipeline: str | None = None, known: KnownNo
 def reread_graph(store: MetadataStore, metadata_path: str, pipeline: str) -> dict[int, Node]:
     """Read every artifact of the pipeline, by id; reads only what changed since this process read it last.
 
-    `follow` needs the graph several times in each run, and the graph grows with every run.
+    `follow` needs the graph several times in each run, and the graph grows with every run. From a server, all is read.
 
     Args:
       store: the metadata.
       metadata_path: path of the store.
       pipeline: name of the pipeline.
     """
+    if is_server(metadata_path):  # nothing tells whether it was restored from a backup, which may give ids again
+        return read_graph(store, pipeline)
     state = os.stat(metadata_path)
     return read_graph(store, pipeline, _KNOWN.setdefault((metadata_path, state.st_dev, state.st_ino), {}))
 

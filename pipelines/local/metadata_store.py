@@ -1,4 +1,7 @@
-"""Checks, backs up, restores and upgrades ML Metadata's sqlite file without TFX; only `upgrade` loads ML Metadata."""
+"""Checks, backs up, restores and upgrades ML Metadata's sqlite file without TFX; only `upgrade` loads ML Metadata.
+
+Of a MySQL server, only the version of the schema is checked: it keeps its data whole, and has backups of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ import sqlite3
 import urllib.parse
 from collections.abc import Iterator
 
-from embedding_core.errors import StorageError
+from embedding_core.errors import ConfigError, StorageError
 from embedding_core.storage import free_name, readable_as, sync, whole_file
+from pipelines.config.metadata_server import MetadataServer, is_server
 
 SCHEMA_VERSION = 10
 """Schema version of ML Metadata 1.16."""
@@ -62,6 +66,8 @@ def check_store(path: str, *, for_writing: bool = True) -> int | None:
     Raises:
       StorageError: it is not a store of ML Metadata, is damaged, is of a newer schema, or cannot be written to.
     """
+    if is_server(path):
+        return _checked_version(path, MetadataServer.of(path).schema_version())
     if not os.path.lexists(path):
         return None
     if not os.path.isfile(path):
@@ -92,6 +98,29 @@ def _version_of(path: str, database: sqlite3.Connection) -> int | None:
             "by a newer release; install it, or restore an earlier backup with `tfx-embeddings metadata restore`."
         )
     return versions[0]
+
+
+def _checked_version(address: str, version: int | None) -> int | None:
+    """Return the version of a server's schema, which this release must be able to read."""
+    if version not in (None, SCHEMA_VERSION):
+        raise StorageError(
+            f"metadata {address!r} has schema version {version}, this release reads {SCHEMA_VERSION}: name another "
+            "database, or back this one up and convert it with a release of ML Metadata that reads both versions."
+        )
+    return version
+
+
+def refuse_server(path: str) -> None:
+    """Refuse to back up or restore a server.
+
+    Raises:
+      ConfigError: `path` is the address of a server.
+    """
+    if is_server(path):
+        raise ConfigError(
+            f"`metadata` is {path!r}, a server: back it up with `mysqldump --single-transaction`, and restore it with "
+            "`mysql`."
+        )
 
 
 def remove_dangling(path: str) -> int:
@@ -157,6 +186,7 @@ def back_up(path: str, target: str | None = None) -> str:
     Raises:
       StorageError: the store is missing or damaged, or the copy cannot be written.
     """
+    refuse_server(path)
     if check_store(path, for_writing=False) is None:
         raise StorageError(f"metadata {path!r} does not exist or is empty: there is nothing to back up.")
     now = datetime.datetime.now(datetime.timezone.utc)
@@ -200,6 +230,7 @@ def restore(path: str, backup: str) -> str | None:
     Raises:
       StorageError: the backup is missing or damaged, or cannot be copied; the store is then unchanged.
     """
+    refuse_server(path)
     if check_store(backup, for_writing=False) is None:
         raise StorageError(f"{backup!r} does not exist or is empty: name a file that `metadata backup` wrote.")
     copy = free_name(f"{path}.restoring")

@@ -15,9 +15,11 @@ from components.pusher.publish import set_version_aside
 from embedding_core.storage import environment_variable, is_remote, scratch_tempdir
 from embedding_core.training.device_choice import choose_placement
 from pipelines.config import PipelineConfig, data_files
+from pipelines.config.metadata_server import has_store
 from pipelines.console.terminal import SafeConsole
 from pipelines.lineage.graph import Node, open_store, outputs_of, read_node
 from pipelines.lineage.rollbacks import record_rollbacks
+from pipelines.local.file_systems import check_file_systems
 from pipelines.local.metadata_repair import repair_metadata
 from pipelines.local.resource_use import RunProfile
 from pipelines.local.run_display import Display
@@ -88,6 +90,7 @@ def _run(
     keep_transform: bool,
 ) -> tuple[Report, str]:
     stage: Stage = contextlib.nullcontext if profile is None else profile.stage
+    check_file_systems(config)
     data_files(config.data)  # a missing file is an error before anything is written
     # Devices of a simulated TPU and of a cluster must be known before any component runs TensorFlow.
     if config.training.strategy in ("simulated_tpu", "parameter_server"):
@@ -156,7 +159,7 @@ def _found_by_workers(config: PipelineConfig) -> contextlib.AbstractContextManag
 
 def _tidy(config: PipelineConfig, say: Say) -> None:
     target = local_target(config)
-    if not os.path.isfile(config.metadata_path) and not os.path.isdir(target.root):
+    if not has_store(config.metadata_path) and not os.path.isdir(target.root):
         return  # the first run
     with compat.metadata.Metadata(target.metadata) as handle:
         repaired = repair_metadata(handle.store, config.name, target.root)

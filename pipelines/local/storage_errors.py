@@ -11,6 +11,7 @@ import ml_metadata
 
 from embedding_core.errors import StorageError
 from pipelines.config import PipelineConfig
+from pipelines.config.metadata_server import is_server
 from pipelines.console.expected_errors import chain, expected_message
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -23,7 +24,8 @@ _FAILS = (errno.EIO, errno.EROFS)
 _FAILS_TEXT = re.compile(r"disk i/o error|read-only file system|input/output error", re.IGNORECASE)
 _METADATA_TEXT = re.compile(
     r"database disk image is malformed|file is not a database|readonly database|unable to open database file"
-    r"|cannot connect sqlite3 database|error when executing query|mlmd database version|mlmdenv",
+    r"|cannot connect sqlite3 database|error when executing query|mlmd database version|mlmdenv|mysql_query failed"
+    r"|mysql_real_connect failed",
     re.IGNORECASE,
 )
 
@@ -61,6 +63,12 @@ def _message(error: BaseException, config: PipelineConfig) -> str | None:
             "and run the same command again: nodes that finished come from the cache."
         )
     text = _first(error, (), _METADATA_TEXT) or _status(error)
+    if text is not None and is_server(config.metadata_path):
+        return (
+            f"metadata {config.metadata_path!r} cannot be used ({text}): artifacts and served versions are unchanged. "
+            "See that the server runs, has room, and that its user may write to the database; then run the same "
+            "command again."
+        )
     if text is not None:
         return (
             f"metadata {config.metadata_path!r} cannot be used ({text}): artifacts and served versions are "

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from embedding_core.errors import ConfigError
 from embedding_core.storage import locked_file, open_lock_file, umask_of
 from pipelines.config import PipelineConfig
+from pipelines.config.metadata_server import MetadataServer, is_server
 from pipelines.local.metadata_store import SCHEMA_VERSION, check_store, remove_dangling, upgrade
 
 REPORTS = "reports"
@@ -38,7 +39,8 @@ def prepare(config: PipelineConfig) -> None:
     """
     with file_permissions(config):
         _prepare("work_dir", config.work_dir, _work_dir_lock(config))
-        _prepare("metadata", os.path.dirname(config.metadata_path), _metadata_lock(config))
+        if not is_server(config.metadata_path):
+            _prepare("metadata", os.path.dirname(config.metadata_path), _metadata_lock(config))
 
 
 def ready_metadata(config: PipelineConfig) -> str | None:
@@ -55,7 +57,8 @@ def ready_metadata(config: PipelineConfig) -> str | None:
     if version is None:
         return None
     if version == SCHEMA_VERSION:
-        remove_dangling(config.metadata_path)
+        if not is_server(config.metadata_path):
+            remove_dangling(config.metadata_path)
         return None
     with run_lock(config):
         return upgrade(config.metadata_path)
@@ -91,12 +94,28 @@ def run_lock(config: PipelineConfig) -> Iterator[None]:
     Raises:
       InUseError: another run uses one of them.
       ConfigError: one of them cannot be written to.
+      StorageError: the server of the metadata does not answer, or refuses the user.
     """
     prepare(config)
     with (
         _locked(_work_dir_lock(config), f"`work_dir` is {config.work_dir!r}", "give another folder"),
-        _locked(_metadata_lock(config), f"`name` is {config.name!r}", "give the pipeline another name"),
+        _name_locked(config),
     ):
+        yield
+
+
+def _name_locked(config: PipelineConfig) -> contextlib.AbstractContextManager[None]:
+    given, remedy = f"`name` is {config.name!r}", "give the pipeline another name"
+    if is_server(config.metadata_path):
+        return _locked_on_server(config, given, remedy)
+    return _locked(_metadata_lock(config), given, remedy)
+
+
+@contextlib.contextmanager
+def _locked_on_server(config: PipelineConfig, given: str, remedy: str) -> Iterator[None]:
+    with MetadataServer.of(config.metadata_path).locked(config.name) as locked:
+        if not locked:
+            raise InUseError(f"{given}: another run uses it in {config.metadata_path!r}; wait for it, or {remedy}.")
         yield
 
 

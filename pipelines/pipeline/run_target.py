@@ -6,11 +6,10 @@ import dataclasses
 import os
 from typing import Any
 
-from tfx.orchestration import metadata
-
 from embedding_core.schema import Json
 from pipelines.config import PipelineConfig
 from pipelines.pipeline import component_inputs
+from pipelines.pipeline.metadata_connection import metadata_connection
 
 IN_PROCESS = ("--runner=DirectRunner", "--direct_running_mode=in_memory", "--sdk_container_image=none")
 """Arguments that run Beam in the task's own process. By default, Beam first looks for another runner on the network.
@@ -60,7 +59,7 @@ def local_target(config: PipelineConfig) -> RunTarget:
         push_destination=config.push_destination,
         resume_dir=os.path.join(config.work_dir, "resume"),
         beam_args=beam_args(config, config.data.workers),
-        metadata=metadata.sqlite_metadata_connection_config(config.metadata_path),
+        metadata=metadata_connection(config.metadata_path),
     )
 
 

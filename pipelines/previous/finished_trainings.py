@@ -12,6 +12,7 @@ from components.pusher.served import served_versions
 from embedding_core.errors import CheckpointError, ConfigError
 from pipelines.config import PipelineConfig
 from pipelines.config.bases import SERVED, TRAINED
+from pipelines.config.metadata_server import has_store
 from pipelines.lineage.graph import Node, artifacts_of, open_store, reread_graph
 from pipelines.lineage.records import recorded_lineage
 from pipelines.lineage.rollbacks import newest_first, pushes_of, with_rollbacks
@@ -226,7 +227,7 @@ class FinishedTrainings:
 
 def finished_trainings(config: PipelineConfig) -> FinishedTrainings:
     """Read the finished trainings of the pipeline; there are none before its first run."""
-    if not os.path.isfile(config.metadata_path):
+    if not has_store(config.metadata_path):
         return FinishedTrainings({}, frozenset(), config.push_destination)
     store = open_store(config.metadata_path)
     graph = with_rollbacks(reread_graph(store, config.metadata_path, config.name))

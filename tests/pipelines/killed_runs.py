@@ -23,8 +23,10 @@ from components import Vocabularies, compat
 from pipelines.local.metadata_repair import repair_metadata
 from pipelines.local.runner import ReportingDagRunner
 from pipelines.local.work_dir import run_lock
+from pipelines.pipeline.metadata_connection import metadata_connection
 
 PARTS = 5
+STORE = os.environ.get("SHARED_STORE")  # address of a server; without one, a sqlite file
 
 
 def write_slowly(uri, text):
@@ -59,12 +61,12 @@ def Third(  # noqa: N802
 def config_of(folder, number):
     name = f"pipeline-{number}"
     return SimpleNamespace(
-        name=name, work_dir=f"{folder}/{name}", metadata_path=f"{folder}/shared.sqlite", permissions="owner"
+        name=name, work_dir=f"{folder}/{name}", metadata_path=STORE or f"{folder}/shared.sqlite", permissions="owner"
     )
 
 
 def connection(config):
-    return tfx.orchestration.metadata.sqlite_metadata_connection_config(config.metadata_path)
+    return metadata_connection(config.metadata_path)
 
 
 def run_once(config, run):

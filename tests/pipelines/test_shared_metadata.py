@@ -1,4 +1,4 @@
-"""Tests that a SQLite store which pipelines share stays consistent if their runs are killed at random times.
+"""Tests that a store which pipelines share, SQLite's or MariaDB's, stays consistent if runs are killed at random times.
 
 `make shared-metadata` runs only this test.
 """
@@ -7,19 +7,22 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from tests.pipelines.mariadb import needs_mariadb, running_mariadb
+
 pytestmark = [pytest.mark.tfx, pytest.mark.slow]
 
 
-def campaign(folder, pipelines, runs, seed):
+def campaign(folder, pipelines, runs, seed, **environment):
     here = Path(__file__).parent
     program = "import killed_runs; killed_runs.main()"
     done = subprocess.run(
         [sys.executable, "-c", program, *map(str, (folder, pipelines, runs, seed))],
-        env={**os.environ, "PYTHONPATH": f"{here}:{here.parents[1]}"},
+        env={**os.environ, "PYTHONPATH": f"{here}:{here.parents[1]}", **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -28,11 +31,23 @@ def campaign(folder, pipelines, runs, seed):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("seed", [1])
-def test_four_pipelines_of_25_killed_runs_leave_nothing_half_and_nothing_open(tmp_path, seed):
-    report = campaign(tmp_path, 4, 25, seed)
+def check(report):
+    sys.stdout.write(json.dumps(report) + "\n")
     assert report["killed"] >= 20
     assert report["live"] >= 4 * 3
     assert {key: report[key] for key in ("failed", "half", "mixed", "stale")} == {
         "failed": 0, "half": 0, "mixed": 0, "stale": 0,
     }  # fmt: skip
+
+
+def test_four_pipelines_of_25_killed_runs_leave_nothing_half_and_nothing_open(tmp_path):
+    check(campaign(tmp_path, 4, 25, 1))
+
+
+@needs_mariadb
+def test_the_same_on_a_server_that_all_four_share(tmp_path):
+    with running_mariadb(tmp_path / "server") as server:
+        began = time.monotonic()
+        report = campaign(tmp_path, 4, 25, 1, SHARED_STORE=server.address, METADATA_PASSWORD=server.password)
+        sys.stdout.write(f"{time.monotonic() - began:.0f} s\n")
+        check(report)

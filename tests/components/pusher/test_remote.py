@@ -83,6 +83,12 @@ def test_folder_that_is_not_a_version_is_never_removed(model, base):
     assert tf.io.gfile.exists(f"{base}/90/data.csv")
 
 
+def test_folders_that_a_dead_pusher_left_without_a_file_do_not_stop_the_next(model, base):
+    tf.io.gfile.makedirs(f"{base}/90/assets.extra")
+    publish_at(model, base, 100, keep_last=1)
+    assert served_versions(base) == [100]
+
+
 def test_failed_upload_leaves_nothing(model, base, monkeypatch):
     publish_at(model, base, 100)
     upload = object_store._upload

@@ -1,9 +1,11 @@
-"""Checks the rules on where Beam works that involve several sections."""
+"""Checks the rules on clusters and servers: where Beam works, and where the metadata is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from embedding_core.errors import ConfigError
+from pipelines.config.metadata_server import MetadataServer, is_server
 from pipelines.config.pipeline_config import PipelineConfig
 
 Mistakes = Iterator[tuple[str, str]]
@@ -20,8 +22,18 @@ def _one_runner(config: PipelineConfig) -> Mistakes:
         yield "kubeflow.beam_args", "is given, but `beam.runner` is 'dask': leave out one of the two."
 
 
-BEAM_RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = [
+def _server_has_an_address(config: PipelineConfig) -> Mistakes:
+    if config.metadata is None or not is_server(config.metadata):
+        return
+    try:
+        MetadataServer.of(config.metadata)
+    except ConfigError as error:
+        yield "metadata", str(error).removeprefix("`metadata` ")
+
+
+CLUSTER_RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = [
     (frozenset({"beam", "data"}), _one_kind_of_workers),
     (frozenset({"beam", "kubeflow"}), _one_runner),
+    (frozenset({"metadata"}), _server_has_an_address),
 ]
 """Rules with the sections that each reads."""

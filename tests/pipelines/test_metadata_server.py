@@ -1,0 +1,113 @@
+"""Keeps ML Metadata on a MariaDB server: locks, errors, and a password that is written nowhere."""
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+
+import pymysql
+import pytest
+
+from embedding_core.errors import ConfigError, DataError, StorageError
+from pipelines.config.metadata_server import MetadataServer, has_store
+from tests.pipelines.mariadb import needs_mariadb, running_mariadb
+
+pytestmark = [pytest.mark.tfx, needs_mariadb]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with running_mariadb(tmp_path_factory.mktemp("mariadb") / "server") as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def password(server, monkeypatch):
+    monkeypatch.setenv("METADATA_PASSWORD", server.password)
+
+
+def config_of(server, folder, name="one"):
+    return SimpleNamespace(name=name, work_dir=f"{folder}/work", metadata_path=server.address, permissions="owner")
+
+
+def rows_of(server):
+    """Return every row of every table of the database."""
+    given = {"host": "127.0.0.1", "port": server.port, "user": "tfx", "password": server.password}
+    with pymysql.connect(**given, database="lineage") as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW TABLES")
+        for (table,) in cursor.fetchall():
+            cursor.execute(f"SELECT * FROM {table}")
+            yield from cursor.fetchall()
+
+
+def test_errors_of_the_server_say_what_to_do(server, monkeypatch):
+    from pipelines.lineage.graph import open_store
+    from pipelines.local.metadata_store import back_up, restore
+
+    empty = MetadataServer.of(server.address.replace("lineage", "absent"))
+    with pytest.raises(StorageError, match="cannot be reached"):
+        empty.schema_version()
+    for refused in (back_up, lambda address: restore(address, "backup")):
+        with pytest.raises(ConfigError, match="a server: back it up with `mysqldump"):
+            refused(server.address)
+    with pytest.raises(
+        StorageError, match=r"127\.0\.0\.1:1/lineage' cannot be reached .*: start the server, or correct"
+    ):
+        has_store(server.address.replace(f":{server.port}/", ":1/"))
+    monkeypatch.setenv("METADATA_PASSWORD", "wrong")
+    with pytest.raises(StorageError, match="Access denied for user 'tfx'") as error:
+        open_store(server.address)
+    assert "wrong" not in str(error.value)
+    monkeypatch.delenv("METADATA_PASSWORD")
+    with pytest.raises(ConfigError, match="environment variable METADATA_PASSWORD is missing: set it to the password"):
+        open_store(server.address)
+
+
+def test_a_run_on_the_server_writes_the_password_nowhere(server, tmp_path, caplog):
+    from tfx import v1 as tfx
+
+    from components import compat
+    from pipelines.lineage.graph import artifacts_of, open_store
+    from pipelines.local.metadata_repair import repair_metadata
+    from pipelines.local.runner import ReportingDagRunner
+    from pipelines.local.work_dir import ready_metadata, run_lock
+    from pipelines.pipeline.metadata_connection import metadata_connection
+    from tests.pipelines.killed_runs import First, Second
+
+    config = config_of(server, tmp_path)
+    with pytest.raises(DataError, match="there is no store of ML Metadata; run the pipeline first"):
+        open_store(server.address)
+    assert ready_metadata(config) is None
+    logging.getLogger("absl").setLevel(logging.DEBUG)
+    with caplog.at_level(logging.DEBUG), run_lock(config):
+        connection = metadata_connection(config.metadata_path)
+        with compat.metadata.Metadata(connection) as handle:
+            repair_metadata(handle.store, config.name, f"{config.work_dir}/artifacts")
+        first = First(text="text")
+        nodes = [first, Second(read=first.outputs["made"])]
+        pipeline = tfx.dsl.Pipeline(
+            config.name, f"{config.work_dir}/artifacts", components=nodes, metadata_connection_config=connection
+        )
+        ReportingDagRunner(lambda _: None).run(pipeline)
+    assert ready_metadata(config) is None
+    assert len(artifacts_of(open_store(server.address), "components.Vocabularies", pipeline="one")) == 2
+
+    stored = b"".join(repr(row).encode() for row in rows_of(server))
+    assert b"Vocabularies" in stored
+    files = [path.read_bytes() for path in Path(tmp_path).rglob("*") if path.is_file()]
+    assert files
+    for text in (stored, caplog.text.encode(), *files):
+        assert server.password.encode() not in text
+
+
+def test_a_second_run_of_the_same_name_is_refused_wherever_it_works(server, tmp_path):
+    from pipelines.local.work_dir import run_lock
+
+    with (
+        run_lock(config_of(server, tmp_path / "here")),
+        run_lock(config_of(server, tmp_path / "there", name="two")),
+        pytest.raises(ConfigError, match="`name` is 'one': another run uses it in 'mysql://"),
+        run_lock(config_of(server, tmp_path / "elsewhere")),
+    ):
+        raise AssertionError
+    with run_lock(config_of(server, tmp_path / "elsewhere")):
+        pass
