@@ -13,10 +13,11 @@ DENSE = ("fare", "trip_miles")
 LABEL = "big_tip"
 
 
-def _filled(column: tf.SparseTensor) -> tf.Tensor:
-    return tf.cast(
-        tf.sparse.to_dense(tf.SparseTensor(column.indices, column.values, [column.dense_shape[0], 1])), tf.float32
-    )
+def _filled(column: tf.Tensor | tf.SparseTensor) -> tf.Tensor:
+    """Return the column as float32 [B, 1]; SchemaGen makes a column dense if no row lacks a value."""
+    if isinstance(column, tf.SparseTensor):
+        column = tf.sparse.to_dense(tf.SparseTensor(column.indices, column.values, [column.dense_shape[0], 1]))
+    return tf.reshape(tf.cast(column, tf.float32), [-1, 1])
 
 
 def preprocessing_fn(inputs: dict[str, Any]) -> dict[str, tf.Tensor]:
