@@ -24,9 +24,13 @@ BUCKET = [
 ]
 TPU = ["training.strategy=tpu", "training.topology=v5e-4", "kubeflow.project=p", "kubeflow.region=us-west4"]
 EXAMPLES = {
-    "pipelines/examples/taxi.yaml": "data.path=gs://example-bucket/taxi/*.csv",
-    "examples/online_retail/online_retail.yaml": "data.path=gs://example-bucket/retail/*.parquet",
-    "examples/online_retail/daily_runs.yaml": "data.path=gs://example-bucket/days/{YYYY}-{MM}-{DD}.csv",
+    "pipelines/examples/taxi.yaml": ["data.path=gs://example-bucket/taxi/*.csv"],
+    "examples/online_retail/online_retail.yaml": ["data.path=gs://example-bucket/retail/*.parquet"],
+    "examples/online_retail/daily_runs.yaml": [
+        "data.path=gs://example-bucket/days/{YYYY}-{MM}-{DD}.csv",
+        "warm_start=gs://example-bucket/checkpoint",
+        "vocabulary_evolution=gs://example-bucket/vocabularies",
+    ],
 }
 
 
@@ -60,7 +64,7 @@ def test_api_server_takes_the_pods_of_every_example(server, example, target):
 
     taken = 0
     for more in ([], [*TPU, "kubeflow.resources.EmbeddingTrainer={cpu: 4, memory_gb: 16}"]):
-        config = load_config(ROOT / example, [*BUCKET, EXAMPLES[example], *more])
+        config = load_config(ROOT / example, [*BUCKET, *EXAMPLES[example], *more])
         pods = pods_of(compile_pipeline(config, target))
         assert refusals(server, pods) == {}
         taken += len(pods)
