@@ -127,13 +127,15 @@ class _Places:
 def _checked(values: Any, folder: FilePath, name: str, places: _Places, mistakes: list[str]) -> PipelineConfig:
     problems: list[Problem] = []
     config = _read(values, folder, name, problems)
+    # Listed before the rules list the files: a file that arrives in between must not make their finding an error.
+    lacks_spans = config is not None and config.data is not None and _lacks_spans(config.data)
     if config is not None:
         spoilt = {str(problem.path[0]) for problem in problems}
         for needs, rule in RULES:
             if not needs & spoilt:
                 problems += [Problem(tuple(key.split(".")), text) for key, text in rule(config)]
     mistakes = mistakes + [places.line(problem) for problem in sorted(problems, key=places.number)]
-    if len(mistakes) == 1 and config is not None and config.data is not None and _lacks_spans(config.data):
+    if len(mistakes) == 1 and config is not None and lacks_spans:
         raise NoDataYetError(mistakes[0], config)
     if mistakes or config is None:
         raise ConfigError("\n".join(mistakes))

@@ -54,6 +54,7 @@ TEXTS = {
     ("docs/serving.md", "docker run"): "needs TensorFlow Serving's server, which is in no package index",
     ("docs/serving.md", "openssl rand"): "a shell variable",
     ("docs/serving.md", "POST /v1"): "a request; tests/deltas sends it",
+    ("docs/serving.md", "examples/kserve/predictor.py"): "tests/servers/test_kserve.py starts it in `make servers`",
     ("docs/serving.md", "logging_config"): "a configuration of TensorFlow Serving's server",
 }
 SCHEMA = config_schema()
