@@ -99,8 +99,12 @@ class ComponentExecutor:
         """Read the inputs, and write the outputs with all their facts."""
         raise NotImplementedError
 
+    def serves_another(self) -> bool:
+        """Serve the process that executes, if this one is there for it; return whether it was, and has nothing to do."""
+        return False
+
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: Properties) -> None:  # noqa: N802
-        """Execute, and write the lineage beside every output.
+        """Execute, and write the lineage beside every output; if this process serves another one, only that.
 
         Args:
           input_dict: artifacts by key of the component's spec.
@@ -110,6 +114,8 @@ class ComponentExecutor:
         Raises:
           EmbeddingError: an error of the subclass's `execute`.
         """
+        if self.serves_another():
+            return
         execution = Execution(input_dict, output_dict, exec_properties)
         self.execute(execution)
         record_lineage(self.COMPONENT, input_dict, output_dict, files=execution.files_read)

@@ -45,24 +45,16 @@ class Executor(ComponentExecutor, trainer_executor.GenericExecutor):
         arguments.custom_config = {**config, **folders, **parameters, "inputs_made": made}
         return arguments
 
-    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: Properties) -> None:  # noqa: N802
-        """Train; in a worker or parameter server of a cluster, serve the chief, which trains.
+    def serves_another(self) -> bool:
+        """Serve the chief of a cluster if this process is its worker or parameter server; return whether it was.
 
         All pools of a CustomJob start the same command, and TF_CONFIG tells each process its task.
-
-        Args:
-          input_dict: artifacts of EmbeddingTrainer's inputs.
-          output_dict: `model` and `model_run`, one artifact each; only the chief writes them.
-          exec_properties: the parameters of the component.
-
-        Raises:
-          EmbeddingError: the data or the configuration is invalid, or the training fails.
         """
         task = cluster_task()
-        if task is not None and task.serves:
-            serve(task)
-            return
-        super().Do(input_dict, output_dict, exec_properties)
+        if task is None or not task.serves:
+            return False
+        serve(task)
+        return True
 
     def execute(self, execution: Execution) -> None:
         """Train, and record facts on the outputs.

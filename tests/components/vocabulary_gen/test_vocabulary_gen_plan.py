@@ -39,7 +39,7 @@ def test_keys_of_table_config_gen_are_left_alone():
         ([{"name": "user", "column": {"name": "u", "seperator": ","}}], {}, "did you mean 'separator'"),
         ([{"name": "../user", "column": {"name": "u"}}], {}, "name of a feature"),
         ([{**USER, "vocabulary": "a/b"}], {}, "name of a vocabulary"),
-        ([{"name": "user", "column": {"name": "u", "after_transform": True}}], {}, "no `transform_graph`"),
+        ([{"name": "user", "column": {"name": "u", "after_transform": True}}], {}, "`transform_graph` is missing"),
         ([USER], {"item": {}}, "'item' has no feature"),
         ([USER], {"user": {"min_count": 0}}, r"`user.min_count` of vocabularies is 0"),
         ([USER], {"user": {"max_size": True}}, r"`user.max_size` of vocabularies is True"),
