@@ -183,6 +183,7 @@ def test_compile_for_a_tpu_writes_only_what_passes_the_preflight(file, tmp_path,
     documents = {
         "compile_pipeline": lambda config, target: [target],
         "save_documents": lambda *given: written.append(given),
+        "compile_cluster": lambda config: [],
     }
     _command(monkeypatch, "cluster.compile_kubeflow", **documents)
     _command(
