@@ -63,7 +63,7 @@ GKE = ["--target", "kubeflow", "--out", "p.yaml"]
             "auto",
         ),
         ("run", [], ["row_filters=[{column: item, min: abc}]"], "a date such as"),
-        ("run", [], ["warm_start=/absent"], "no manifest.json in it"),
+        ("run", [], ["warm_start=/absent"], "it has no manifest.json"),
         ("validate", [], ["row_filters=[{column: item, min: abc}]"], "a date such as"),
         ("validate", [], ["seed=-1"], "`seed` is -1"),
     ],
