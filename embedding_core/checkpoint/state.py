@@ -40,10 +40,10 @@ class Tables(NamedTuple):
 
 
 def _nonfinite_of(variable: tf.Variable) -> int:
-    """Count the rows with a NaN or an infinity on the variable's device."""
+    """Count the rows with a NaN or an infinity, on the device that holds them."""
     count = 0
-    with tf.device(variable.device):
-        for rows in _slices(variable):
+    for rows in _slices(variable):
+        with tf.device(rows.device):
             finite = tf.reduce_all(tf.math.is_finite(rows), 1)
             count += int(tf.math.count_nonzero(~finite))
     return count
