@@ -100,7 +100,7 @@ class ComponentExecutor:
         raise NotImplementedError
 
     def serves_another(self) -> bool:
-        """Serve the process that executes, if this one is there for it; return whether it was, and has nothing to do."""
+        """Serve the process that executes, if this one is there for that; return whether it was."""
         return False
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: Properties) -> None:  # noqa: N802
