@@ -21,7 +21,6 @@ LONGEST_FIRST = (
     "pipelines/test_end_to_end.py",
     "pipelines/choices/test_planning.py",
     "pipelines/test_table_health.py",
-    "pipelines/new_project/test_new_project_runs.py",
     "pipelines/test_moving_from_tfrs.py",
     "embedding_core/training/test_training.py",
     "embedding_core/test_contract.py",

@@ -105,8 +105,8 @@ def test_finished_run_is_restored():
 
 def test_stopped_training_goes_on(files, tmp_path, monkeypatch):
     # That release gave a short batch the weight of a whole one (decision 26): without its `share`, all else is equal.
-    read = job_module._read_batches
-    monkeypatch.setattr(job_module, "_read_batches", lambda *given: read(*given[:4]))
+    read = job_module.read_batches
+    monkeypatch.setattr(job_module, "read_batches", lambda *given: read(*given[:4]))
     assert CheckpointSeries(files / "series").steps() == [10, 5]
     description = RunDescription.load(str(files / "model_run"))
     stopping = {"metric": "loss", "validation_fraction": 0.2, "patience": 9, "train_on_validation": False}

@@ -313,7 +313,7 @@ class JobData:
         sampler: Sampler | None,
         whole: float | None = None,
     ) -> Batches:
-        """Read batches of at most `rows` rows, and add negatives to them; `whole` as in `_read_batches`."""
+        """Read batches of at most `rows` rows, and add negatives to them; `whole` as in `read_batches`."""
         # Even if none are drawn: all batches of a TPU have one size.
         size = rows_with_drawn(self._job.training, rows, self.hosts_apart)
         return self._placement.batches(

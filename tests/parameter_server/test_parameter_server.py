@@ -4,7 +4,7 @@ import pytest
 
 from tests.parameter_server import clusters
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # `make parameter-server`: a cluster takes a minute of CPU
 
 
 @pytest.fixture(scope="module")

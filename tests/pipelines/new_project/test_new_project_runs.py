@@ -1,4 +1,4 @@
-"""Runs the projects that `tfx-embeddings init` and `tfx template copy` write, to the push."""
+"""Runs the projects that `tfx-embeddings init` and `tfx template copy` write, to the push; `make notebook` runs this."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ from odd_rows import write_odd_csv
 from pipelines.config import load_config
 from pipelines.new_project.write_project import CONFIG, template_folder, write_project
 
-pytestmark = pytest.mark.tfx
+pytestmark = [pytest.mark.tfx, pytest.mark.slow]
 
 TUTORIAL = Path(__file__).parents[3] / "docs" / "tutorial.md"
 TAXI = "package:tfx/examples/chicago_taxi_pipeline/data/simple/data.csv"
@@ -35,7 +35,6 @@ def test_project_of_an_odd_file_runs_to_the_push_and_answers_as_the_tutorial_say
     assert "serving_default" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("data", [TAXI, None])
 def test_project_of_the_demos_data_runs_to_the_push(tmp_path, monkeypatch, data):
     """`None` is the template as it is, whose function for Transform is used too."""
@@ -45,7 +44,6 @@ def test_project_of_the_demos_data_runs_to_the_push(tmp_path, monkeypatch, data)
     assert pushed(tmp_path / "taxi", "training.epochs=1", *own)["pushed"]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_tfx_copies_the_template_and_its_runners_work(tmp_path):
     """TFX's command line joins the template's folder with that of its own templates: an absolute path wins."""
