@@ -1,4 +1,4 @@
-"""Runs the projects that `tfx-embeddings init` and `tfx template copy` write, to the push; `make notebook` runs this."""
+"""Runs the projects that `tfx-embeddings init` and `tfx template copy` write to the push, in `make notebook`."""
 
 import re
 import subprocess
