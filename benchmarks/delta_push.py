@@ -129,6 +129,7 @@ def measure(folder, count, changed, rounds, bits):
 
 
 def main():
+    """Measure with the settings of the command line, and print a table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--changed", type=int, default=10_000)

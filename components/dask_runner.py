@@ -325,7 +325,7 @@ class _Outputs(dict[str | None, _Values]):
 
 
 def _run(work: bytes, elements: Partition, *sides: Partition) -> dict[str | None, Partition]:
-    if not elements:  # as in Beam, there is no bundle without elements
+    if not elements:  # as in Beam, a bundle has elements
         return {}
     bundle: _Bundle = cloudpickle_pickler.loads(work)
     return bundle.run(elements, sides)

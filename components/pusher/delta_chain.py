@@ -117,10 +117,15 @@ def chain_of_version(folder: StrPath, facts: Json) -> list[Link]:
     Raises:
       CheckpointError: one is missing or damaged, or is not based on the one before it.
     """
+    found = version_with_deltas(folder)
+    return [] if found is None else read_chain(*found, exported_digest(facts))
+
+
+def version_with_deltas(folder: StrPath) -> tuple[str, int] | None:
+    """Return the folder of the versions and the number of the version in a folder; None if it has no deltas."""
     destination, name = os.path.split(os.path.abspath(folder))
-    if not (name.isascii() and name.isdigit()) or not last_delta(destination, int(name)):
-        return []
-    return read_chain(destination, int(name), exported_digest(facts))
+    is_numbered = name.isascii() and name.isdigit()
+    return (destination, int(name)) if is_numbered and last_delta(destination, int(name)) else None
 
 
 def last_delta(destination: StrPath, version: int) -> int:

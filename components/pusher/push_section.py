@@ -48,6 +48,11 @@ class Deltas(Section):
         return secret
 
 
+def secret_in(variable: str | None) -> bytes:
+    """Return the secret in an environment variable; None is the default variable. Errors are those of `secret`."""
+    return (Deltas() if variable is None else Deltas(secret_variable=variable)).secret()
+
+
 class _OrBool:
     """Reads `true` as a section of defaults, and `false` as none."""
 

@@ -54,8 +54,8 @@ def write_triton_model(base: StrPath, signature: str, backends: StrPath | None =
       The path of the configuration.
 
     Raises:
-      ConfigError: there is no version, it has no such signature, or Triton cannot call the signature; or a file cannot
-        be written.
+      ConfigError: the folder has no version, the version has no such signature, or Triton cannot call the signature;
+        or a file cannot be written.
     """
     require_local(base)
     text = _configuration(_signature(base, signature), signature)

@@ -124,10 +124,23 @@ def check_input_of_hosts(files: Sequence[str], inputs: Inputs) -> None:
       ConfigError: a path or the transform is bound to one machine or process.
     """
     refuse_local_paths([*files, *inputs.vocabularies.values()])
+    refuse_bound_transform(inputs, "every host of the TPU")
+
+
+def refuse_bound_transform(inputs: Inputs, runs_on: str) -> None:
+    """Refuse a transform that is bound to one process.
+
+    Args:
+      inputs: the inputs with the transform.
+      runs_on: where the transform runs, for the message.
+
+    Raises:
+      ConfigError: the transform calls Python, or holds a lookup table or a variable.
+    """
     if inputs.transform is None:
         return
     for bound in bound_to_one_process(inputs.transform, inputs.raw_spec):
         raise ConfigError(
-            f"the transform of columns {sorted(inputs.raw_spec)} {bound}: it runs on every host of the TPU, which "
-            "does not have that; use the features' vocabularies for tokens, and TensorFlow's operations for the rest."
+            f"the transform of columns {sorted(inputs.raw_spec)} {bound}: it runs on {runs_on}, which does not have "
+            "that; use the features' vocabularies for tokens, and TensorFlow's operations for the rest."
         )

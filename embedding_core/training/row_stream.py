@@ -18,7 +18,12 @@ _BUFFER = 8 << 20
 _FILTERED = 256  # records that are filtered in one call
 
 
-def _check(files: Sequence[str], split: str) -> None:
+def require_files(files: Sequence[str], split: str) -> None:
+    """Refuse a split without files.
+
+    Raises:
+      DataError: there are none.
+    """
     if not files:
         raise DataError(f"the {split} split has no files: check the input and how it is split.")
 
@@ -29,15 +34,15 @@ def count_rows(files: Sequence[str], split: str, keep: Keep | None = None) -> in
     Raises:
       DataError: there are no files or no records, or a file is damaged.
     """
-    _check(files, split)
-    return _some(_count(files, split, keep), files, split)
+    require_files(files, split)
+    return require_rows(_count(files, split, keep), files, split)
 
 
 def rows_of_files(files: Sequence[str], split: str, keep: Keep | None = None) -> list[int]:
     """Count the records of each file; arguments and errors are those of `count_rows`."""
-    _check(files, split)
+    require_files(files, split)
     rows = [_count([name], split, keep) for name in files]
-    _some(sum(rows), files, split)
+    require_rows(sum(rows), files, split)
     return rows
 
 
@@ -84,7 +89,12 @@ def rows_in(records: tf.data.Dataset) -> tf.Tensor:
     return records.batch(1024).reduce(tf.constant(0, tf.int64), add)
 
 
-def _some(rows: int, files: Sequence[str], split: str) -> int:
+def require_rows(rows: int, files: Sequence[str], split: str) -> int:
+    """Return the number of rows of a split.
+
+    Raises:
+      DataError: it is 0.
+    """
     if not rows:
         raise DataError(f"the {split} split is empty ({len(files)} files without records): check the input and split.")
     return rows

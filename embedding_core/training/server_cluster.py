@@ -118,7 +118,7 @@ def _spec(cluster: Mapping[str, Sequence[str]]) -> tf.train.ClusterSpec:
 
 
 @functools.cache
-def connected(addresses: str) -> tf.distribute.ParameterServerStrategy:
+def _connected(addresses: str) -> tf.distribute.ParameterServerStrategy:
     """Connect to a cluster, given as JSON; a process connects only once."""
     cluster = json.loads(addresses)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -135,7 +135,7 @@ def parameter_server_strategy() -> tf.distribute.ParameterServerStrategy:
     Raises:
       ConfigError: TF_CONFIG is missing or invalid, or this process is not the chief.
     """
-    return connected(json.dumps(_as_chief().cluster))
+    return _connected(json.dumps(_as_chief().cluster))
 
 
 def serve(task: ClusterTask) -> None:

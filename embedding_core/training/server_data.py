@@ -7,17 +7,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from embedding_core.errors import ConfigError, DataError
+from embedding_core.errors import DataError
 from embedding_core.storage import record_compression
 from embedding_core.tracing import without_internals
 from embedding_core.training.device_choice import Batches, Placement
-from embedding_core.training.host_files import HostRows, bound_to_one_process
+from embedding_core.training.host_files import HostRows, refuse_bound_transform
 from embedding_core.training.job import JobData, Sampler, TrainingJob, read_batches
 from embedding_core.training.kept_rows import RowsFolder
-from embedding_core.training.row_stream import records_of, rows_in
+from embedding_core.training.row_stream import records_of, require_files, require_rows, rows_in
 from embedding_core.training.server_steps import EvaluatedBlocks, TrainedBlocks, coordinator
 from embedding_core.training.step_blocks import BlockPlan, piece_batches
-from embedding_core.training.training_inputs import Inputs
 
 
 class ServerData(JobData):
@@ -34,7 +33,7 @@ class ServerData(JobData):
         check: Callable[[], None] = lambda: None,
     ) -> None:
         """Let the workers count the rows; arguments and errors are those of `JobData`, and rows are not encoded."""
-        _check_transform(job.inputs)
+        refuse_bound_transform(job.inputs, "every worker")
         self._plans: dict[str, BlockPlan] = {}
         super().__init__(job, placement, None, check)
 
@@ -78,21 +77,6 @@ class ServerData(JobData):
         return batches
 
 
-def _check_transform(inputs: Inputs) -> None:
-    """Check that workers can transform rows.
-
-    Raises:
-      ConfigError: the transform is bound to this process.
-    """
-    if inputs.transform is None:
-        return
-    for bound in bound_to_one_process(inputs.transform, inputs.raw_spec):
-        raise ConfigError(
-            f"the transform of columns {sorted(inputs.raw_spec)} {bound}: it runs on every worker, which does not have "
-            "that; use the features' vocabularies for tokens, and TensorFlow's operations for the rest."
-        )
-
-
 def _reason(error: tf.errors.OpError) -> str:
     """Return the line of a worker's error that names the file; the others are about the graph."""
     lines = [line.strip() for line in error.message.splitlines() if "; " in line]
@@ -105,8 +89,7 @@ def _count(files: Sequence[str], split: str, keep: Callable[[tf.Tensor], tf.Tens
     Raises:
       DataError: there are no files or no rows, a file is damaged, or a worker cannot open it.
     """
-    if not files:
-        raise DataError(f"the {split} split has no files: check the input and how it is split.")
+    require_files(files, split)
     compression = record_compression(files)
 
     @tf.function(input_signature=[tf.TensorSpec([], tf.string)], autograph=False)  # type: ignore[untyped-decorator]
@@ -123,6 +106,5 @@ def _count(files: Sequence[str], split: str, keep: Callable[[tf.Tensor], tf.Tens
             f"a worker cannot read the {split} split ({_reason(error)}): all tasks of the cluster "
             "need the data, the vocabularies and the work_dir at the same paths or addresses."
         ) from error
-    if not sum(rows):
-        raise DataError(f"the {split} split is empty ({len(files)} files without records): check the input and split.")
+    require_rows(sum(rows), files, split)
     return rows

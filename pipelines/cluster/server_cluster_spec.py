@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, TypeAlias
 
+from pipelines.cluster.kubeflow_spec import Spec
 from pipelines.config import Resources, TrainingCluster
 
-Spec: TypeAlias = dict[str, Any]
 _PORT = 2222
 _SERVE = "exec python -m embedding_core.training.cluster_server"
 

@@ -36,11 +36,11 @@ def serve_delta(
     """
     from components.pusher.delta_client import apply_chain, newest_chain, rest_call
     from components.pusher.publish import require_local
-    from components.pusher.push_section import Deltas
+    from components.pusher.push_section import secret_in
     from embedding_core.delta_protocol import DeltaError
 
     require_local(destination)
-    secret = (Deltas() if secret_variable is None else Deltas(secret_variable=secret_variable)).secret()
+    secret = secret_in(secret_variable)
     version, first, chain = newest_chain(os.fspath(destination))
     calls = {address: rest_call(address, model, version, timeout) for address in server}
     failed = []

@@ -102,18 +102,18 @@ def _apply_deltas(version: VersionProcess, secret_variable: str | None) -> None:
     """
     import tensorflow as tf
 
-    from components.pusher.delta_chain import last_delta, read_chain
+    from components.pusher.delta_chain import exported_digest, read_chain, version_with_deltas
     from components.pusher.delta_client import apply_chain
-    from components.pusher.push_section import Deltas
+    from components.pusher.push_section import secret_in
     from components.pusher.served import manifest_facts
     from embedding_core.delta_protocol import APPLY_DELTA, DeltaError
     from embedding_core.storage import is_remote
 
-    destination, name = os.path.split(os.path.abspath(version.path))
-    if is_remote(version.path) or not (name.isascii() and name.isdigit()) or not last_delta(destination, int(name)):
+    found = None if is_remote(version.path) else version_with_deltas(version.path)
+    if found is None:
         return
-    secret = (Deltas() if secret_variable is None else Deltas(secret_variable=secret_variable)).secret()
-    first = manifest_facts(destination, int(name)).get("deltas", {}).get("digest", "")
+    secret = secret_in(secret_variable)
+    first = exported_digest(manifest_facts(*found))
 
     def call(**inputs: Any) -> Mapping[str, Any]:
         tensors = {
@@ -125,8 +125,7 @@ def _apply_deltas(version: VersionProcess, secret_variable: str | None) -> None:
             raise DeltaError(f"{version.path!r} cannot take its deltas: {answer.error}; push a whole version.")
         return answer.outputs
 
-    chain = read_chain(destination, int(name), first)
-    version.deltas = apply_chain(call, first, chain, secret).number
+    version.deltas = apply_chain(call, first, read_chain(*found, first), secret).number
 
 
 def _rules(config: Path | None, overrides: Sequence[str]) -> ShadowRules:

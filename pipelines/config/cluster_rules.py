@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from embedding_core.errors import ConfigError
+from embedding_core.schema import Mistakes
 from pipelines.config.metadata_server import MetadataServer, is_server
 from pipelines.config.pipeline_config import PipelineConfig
-
-Mistakes = Iterator[tuple[str, str]]
 
 
 def _one_kind_of_workers(config: PipelineConfig) -> Mistakes:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from components.example_gen.formats import format_of
 from embedding_core.errors import ConfigError, nearest
+from embedding_core.schema import Mistakes
 from pipelines.config.columns import column_kinds, transform_columns
 from pipelines.config.data import Data
 from pipelines.config.files import data_files
 from pipelines.config.pipeline_config import PipelineConfig
-
-Mistakes = Iterator[tuple[str, str]]
 
 
 def _lists_are_in_the_data(config: PipelineConfig) -> Mistakes:

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 
 from components.example_gen.history_section import split_mistakes
 from embedding_core.errors import nearest
+from embedding_core.schema import Mistakes
 from pipelines.config.columns import column_kinds, column_uses, label_columns
 from pipelines.config.feature_sections import Categorical
 from pipelines.config.model import BUILT_IN_MODELS
 from pipelines.config.pipeline_config import PipelineConfig
-
-Mistakes = Iterator[tuple[str, str]]
 
 _MADE = "data.histories.columns"
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from components.example_gen.formats import EXTENSIONS, format_of
 from embedding_core.errors import ConfigError, nearest
+from embedding_core.schema import Mistakes
 from pipelines.config.cluster_rules import CLUSTER_RULES
 from pipelines.config.column_rules import COLUMN_RULES
 from pipelines.config.columns import column_uses, label_columns, label_paths
@@ -24,7 +25,6 @@ from pipelines.config.user_modules import (
 )
 from pipelines.config.version_rules import VERSION_RULES
 
-Mistakes = Iterator[tuple[str, str]]
 RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = [
     *CLUSTER_RULES,
     *COLUMN_RULES,

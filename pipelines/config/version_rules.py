@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from components.shadow.log_files import log_files
 from embedding_core.errors import ConfigError, nearest
+from embedding_core.schema import Mistakes
 from embedding_core.storage import is_remote
 from pipelines.config.model import RETRIEVAL_MODELS
 from pipelines.config.pipeline_config import PipelineConfig
 
-Mistakes = Iterator[tuple[str, str]]
 _PATTERN_SIGNS = "*?[\\"
 
 

@@ -7,7 +7,7 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"
 import dataclasses
 import json
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import HTTPServer
 
 import pytest
 
@@ -22,7 +22,7 @@ from embedding_core.serving.served_state import Layout
 from pipelines.commands import cli
 from pipelines.commands.exit_codes import FINDINGS
 from tests.components.shadow.logs import predict_log, write_log
-from tests.deltas.rest_server import serving
+from tests.deltas.rest_server import Handler, serving
 from tests.deltas.worlds import SECRET, World
 from tests.pipelines.commands.exit_code import exit_code
 from tests.pipelines.two_days import CONFIG, write_day
@@ -200,16 +200,9 @@ def test_serve_delta_checks_what_it_is_given(served, command, capsys, monkeypatc
     ],
 )
 def test_serve_delta_names_what_a_stranger_answers(served, command, capsys, status, content, message):
-    class Stranger(BaseHTTPRequestHandler):
-        def do_POST(self):
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *arguments):
-            pass
+    class Stranger(Handler):
+        def reply(self, body):
+            return status, content
 
     with HTTPServer(("127.0.0.1", 0), Stranger) as stranger:
         thread = threading.Thread(target=stranger.handle_request)

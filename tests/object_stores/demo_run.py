@@ -23,12 +23,12 @@ TAXI = Path(__file__).parents[2] / "pipelines/examples/taxi.yaml"
 
 def main(address, folder):
     config = load_config(TAXI, [f"work_dir={folder}", f"push.destination={address}/served"])
-    target = dataclasses.replace(local_target(config), root=f"{address}/root", resume_dir=f"{address}/resume")
+    target = dataclasses.replace(local_target(config), root=f"{address}/artifacts", resume_dir=f"{address}/resume")
     ReportingDagRunner(lambda run: sys.stderr.write(f"{run.node} {run.state}\n")).run(
         create_pipeline(config, target=target)
     )
     whole, wrong = look(f"{address}/served")
-    checkpoints = tf.io.gfile.glob(f"{address}/root/CheckpointRetriever/embedding_checkpoint/*/manifest.json")
+    checkpoints = tf.io.gfile.glob(f"{address}/artifacts/CheckpointRetriever/embedding_checkpoint/*/manifest.json")
     sys.stdout.write(json.dumps({"whole": whole, "wrong": wrong, "checkpoints": checkpoints}) + "\n")
 
 
