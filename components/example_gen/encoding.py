@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from components.example_gen.rows import Mask, flat_values, is_list, values_per_row
+from embedding_core.varints import varints
 
 _Lengths: TypeAlias = npt.NDArray[np.int64]
 
 # Tags, field << 3 | 2 (length-delimited): of Feature's oneof, and of the first and second field of any message.
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = b"\x0a", b"\x12", b"\x1a"
 _FIRST, _SECOND = b"\x0a", b"\x12"
-_VARINT_BYTES = 10  # the maximum, which every negative number needs
 _MANY = 1 << 16  # from this length on, sorting the lengths is faster than a table of all possible lengths
 
 
@@ -100,17 +100,13 @@ def _floats(values: pa.Array) -> pa.Array:
 
 
 def _varints(values: pa.Array) -> pa.Array:
-    """Encode each integer as a varint: groups of 7 bits, the lowest first; a null becomes empty."""
-    numbers = pc.fill_null(values.cast(pa.int64()), 0).to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)
-    shifts = np.arange(0, 7 * _VARINT_BYTES, 7, dtype=np.uint64)
-    rest = numbers[:, None] >> shifts
-    used = rest > 0
-    used[:, 0] = True
-    used &= values.is_valid().to_numpy(zero_copy_only=False)[:, None]
-    more = np.concatenate([rest[:, 1:] > 0, np.zeros((len(numbers), 1), bool)], axis=1)
-    groups = (rest & np.uint64(127)).astype(np.uint8) | (more.astype(np.uint8) << 7)
-    ends = np.cumsum(used.sum(axis=1), dtype=np.int64)
-    return _binary(np.concatenate([[0], ends]), pa.py_buffer(groups[used]))
+    """Encode each integer as a varint; a null becomes empty."""
+    is_valid = values.is_valid().to_numpy(zero_copy_only=False)
+    numbers = pc.drop_null(values.cast(pa.int64())).to_numpy(zero_copy_only=False).view(np.uint64)
+    groups, sizes = varints(numbers)
+    lengths = np.zeros(len(values), np.int64)
+    lengths[is_valid] = sizes
+    return _binary(np.concatenate([[0], np.cumsum(lengths)]), pa.py_buffer(groups))
 
 
 def _prefixes(

@@ -1,9 +1,4 @@
-"""Finds what changed between two states of a served model, and writes it as the content of a delta.
-
-A delta is a serialized tf.Example, which a graph can parse. The features of table number i are `rows/i` and `values/i`,
-the changed rows and what they become, and `tokens/i` and `token_rows/i`, the tokens that came (with their row) or went
-(-1). `dense/i` is a dense variable that changed. All numbers are little-endian bytes; rows are int32.
-"""
+"""Finds what changed between two states of a served model: the content of a delta."""
 
 from __future__ import annotations
 
@@ -16,9 +11,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 
 from embedding_core.delta_protocol import DeltaError
+from embedding_core.errors import CheckpointError
 from embedding_core.serving.changing_tokens import GONE, hashes_of
+from embedding_core.serving.delta_bytes import TableContent, read_content, write_content
 from embedding_core.serving.served_state import Array, Layout, ServedState, TableLayout, TableState
 
 
@@ -29,8 +27,8 @@ class TableChange:
     Attributes:
       rows: int32 `[n]`, ascending.
       values: `[n, dim]`, what these rows become.
-      tokens: the tokens that came or went.
-      token_rows: int32 `[m]`, the row of each; -1 if it went.
+      tokens: the tokens that came, then those that went.
+      token_rows: int32 `[m]`, the row of each, ascending for those that came; -1 for those that went.
     """
 
     rows: npt.NDArray[np.int32]
@@ -69,41 +67,39 @@ class Delta:
         }
 
     def to_bytes(self, layout: Layout) -> bytes:
-        """Serialize the delta for the graph of that export."""
-        example = tf.train.Example()
-        features = example.features.feature
-        for number, table in enumerate(layout.tables):
-            change = self.tables[table.name]
-            if len(change.rows):
-                features[f"rows/{number}"].bytes_list.value.append(change.rows.astype("<i4").tobytes())
-                features[f"values/{number}"].bytes_list.value.append(_little_endian(change.values))
-            if change.tokens:
-                features[f"tokens/{number}"].bytes_list.value.extend(change.tokens)
-                features[f"token_rows/{number}"].bytes_list.value.append(change.token_rows.astype("<i4").tobytes())
-        for number, value in self.dense.items():
-            features[f"dense/{number}"].bytes_list.value.append(_little_endian(value))
-        content: bytes = example.SerializeToString(deterministic=True)
-        return content
+        """Serialize the delta for the graph of that export, see `delta_bytes`."""
+        tables = [_content_of(self.tables[table.name]) for table in layout.tables]
+        dense = sorted(self.dense)
+        return write_content(tables, dense, [_little_endian(self.dense[number]) for number in dense])
 
     @classmethod
     def from_bytes(cls, content: bytes, state: ServedState) -> Delta:
-        """Parse what `to_bytes` returned for the layout of that state."""
-        features = tf.train.Example.FromString(content).features.feature
-        tables = {}
-        for number, table in enumerate(state.layout.tables):
-            like = state.tables[table.name].rows
-            values = np.frombuffer(_one(features, f"values/{number}"), like.dtype)
-            tables[table.name] = TableChange(
-                rows=np.frombuffer(_one(features, f"rows/{number}"), "<i4"),
-                values=values.reshape(-1, like.shape[1]),
-                tokens=tuple(features[f"tokens/{number}"].bytes_list.value),
-                token_rows=np.frombuffer(_one(features, f"token_rows/{number}"), "<i4"),
+        """Parse a delta that was written for the export of that state.
+
+        Raises:
+          CheckpointError: it does not fit the state.
+        """
+        if state.layout.format == 1:
+            return _first_format(content, state)
+        likes = [state.tables[table.name].rows for table in state.layout.tables]
+        sizes = [like.dtype.itemsize * like.shape[1] for like in likes]
+        try:
+            found, weights = read_content(content, sizes, [value.nbytes for value in state.dense])
+        except (ValueError, KeyError, IndexError, StopIteration, DecodeError) as error:
+            raise CheckpointError(f"a delta does not fit its version ({error}): push the model again.") from error
+        tables = {
+            table.name: TableChange(
+                rows=one.rows.astype(np.int32),
+                values=np.frombuffer(one.values, like.dtype).reshape(-1, like.shape[1]),
+                tokens=(*one.came, *one.went),
+                token_rows=np.append(one.came_rows, np.full(len(one.went), GONE)).astype(np.int32),
             )
-        dense = {}
-        for number, (dtype, shape) in enumerate(state.layout.dense):
-            if f"dense/{number}" in features:
-                value = np.frombuffer(_one(features, f"dense/{number}"), np.dtype(dtype))
-                dense[number] = value.reshape(shape)
+            for table, like, one in zip(state.layout.tables, likes, found, strict=True)
+        }
+        dense = {
+            number: np.frombuffer(value, state.dense[number].dtype).reshape(state.dense[number].shape)
+            for number, value in weights.items()
+        }
         return cls(tables=tables, dense=dense)
 
     def applied(self, state: ServedState) -> ServedState:
@@ -136,8 +132,40 @@ class Delta:
         return cls(tables=tables, dense=dense)
 
 
+def _content_of(change: TableChange) -> TableContent:
+    came = int(np.count_nonzero(change.token_rows != GONE))
+    return TableContent(
+        rows=change.rows,
+        values=_little_endian(change.values),
+        came=change.tokens[:came],
+        came_rows=change.token_rows[:came],
+        went=change.tokens[came:],
+    )
+
+
 def _little_endian(values: Array) -> bytes:
     return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def _first_format(content: bytes, state: ServedState) -> Delta:
+    """Parse a delta of format 1, which had features of its own for each table, and rows as int32."""
+    features = tf.train.Example.FromString(content).features.feature
+    tables = {}
+    for number, table in enumerate(state.layout.tables):
+        like = state.tables[table.name].rows
+        values = np.frombuffer(_one(features, f"values/{number}"), like.dtype)
+        tables[table.name] = TableChange(
+            rows=np.frombuffer(_one(features, f"rows/{number}"), "<i4"),
+            values=values.reshape(-1, like.shape[1]),
+            tokens=tuple(features[f"tokens/{number}"].bytes_list.value),
+            token_rows=np.frombuffer(_one(features, f"token_rows/{number}"), "<i4"),
+        )
+    dense = {}
+    for number, (dtype, shape) in enumerate(state.layout.dense):
+        if f"dense/{number}" in features:
+            value = np.frombuffer(_one(features, f"dense/{number}"), np.dtype(dtype))
+            dense[number] = value.reshape(shape)
+    return Delta(tables=tables, dense=dense)
 
 
 def _one(features: Any, name: str) -> bytes:
@@ -162,6 +190,8 @@ def _applied(change: TableChange, state: TableState) -> TableState:
 
 
 def _require_same_kind(base: ServedState, new: ServedState) -> None:
+    if base.layout.format != new.layout.format:
+        raise DeltaError(f"what is served takes deltas of format {base.layout.format}, of an earlier release.")
     if base.layout.graph != new.layout.graph:
         raise DeltaError("the graph is another one: its operations, transform or constants changed.")
     if base.layout.dense != new.layout.dense or base.tables.keys() != new.tables.keys():

@@ -11,10 +11,12 @@ import tensorflow as tf
 
 from embedding_core.errors import ConfigError
 from embedding_core.serving.changing_tokens import GONE, ChangingTokenTable
+from embedding_core.serving.delta_bytes import COUNTS, DENSE, NUMBERS, TOKENS, VALUES
 from embedding_core.serving.row_formats import decoded
 from embedding_core.serving.served_state import Layout, TableLayout
 
 _DECODED = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.bool)
+_GROUPS = 5  # of 7 bits, in a number
 
 
 class Rows(NamedTuple):
@@ -74,20 +76,29 @@ class Content:
 
     def parse(self, delta: tf.Tensor) -> tuple[Parts, tf.Tensor]:
         """Parse a delta; return it, and "" or why it must not be written."""
-        found = tf.io.parse_single_example(delta, self._features())
-        rows, tokens, rules = {}, {}, []
+        found = tf.io.parse_single_example(
+            delta, {name: tf.io.FixedLenFeature([], tf.string, "") for name in (NUMBERS, VALUES, TOKENS, DENSE)}
+        )
+        numbers, sound = _varints(found[NUMBERS])
+        counts, lists, sized = _lists(numbers, len(self._layout.tables))
+        sound &= sized
+        values, sized = _parts(found[VALUES], counts[:, 0] * [self._row_bytes(one) for one in self._layout.tables])
+        sound &= sized
+        names, sized = _tokens(found[TOKENS], counts[:, 1:])
+        sound &= sized
+        dense, sized = self._weights(tf.cumsum(lists[-1]), found[DENSE])
+        rules = [(~(sound & sized), "its numbers, rows, tokens and weights do not fit together")]
+        rows, tokens = {}, {}
         for number, table in enumerate(self._layout.tables):
-            rows[table.name], sound = self._rows(table, found[f"rows/{number}"], found[f"values/{number}"])
+            rows[table.name], sound = self._rows(table, tf.cumsum(lists[2 * number]), values[number])
             rules.append((~sound, f"rows of table {table.name!r} are not in it, or are not finite"))
             if table.name in self._tokens:
-                names = found[f"tokens/{number}"]
-                tokens[table.name], sound = self._changed(table, names, found[f"token_rows/{number}"])
+                came = tf.cumsum(lists[2 * number + 1])
+                tokens[table.name], sound = self._changed(table, names[number], came)
                 rules.append((~sound, f"tokens of table {table.name!r} have no row, or one hash"))
-        dense = []
-        for number, variable in enumerate(self._dense):
-            value, sound = _dense(variable, found[f"dense/{number}"])
-            dense.append(value)
-            rules.append((~sound, f"dense weights {number} have another shape, or are not finite"))
+            else:
+                rules.append((tf.size(names[number]) > 0, f"table {table.name!r} has no tokens"))
+        rules += [(~_finite(value), f"dense weights {number} are not finite") for number, value in enumerate(dense)]
         return Parts(rows=rows, tokens=tokens, dense=dense), first_reason(*rules)
 
     def write(self, parts: Parts) -> list[Any]:
@@ -106,52 +117,91 @@ class Content:
             variable.assign(value, read_value=False) for variable, value in zip(self._dense, parts.dense, strict=True)
         ]
 
-    def _features(self) -> dict[str, Any]:
-        features: dict[str, Any] = {}
-        one = tf.io.FixedLenFeature([], tf.string, "")
-        for number, table in enumerate(self._layout.tables):
-            features |= {f"rows/{number}": one, f"values/{number}": one}
-            if table.name in self._tokens:
-                features |= {f"tokens/{number}": tf.io.RaggedFeature(tf.string), f"token_rows/{number}": one}
-        return {**features, **{f"dense/{number}": one for number in range(len(self._dense))}}
-
-    def _rows(self, table: TableLayout, rows: tf.Tensor, values: tf.Tensor) -> tuple[Rows, tf.Tensor]:
+    def _row_bytes(self, table: TableLayout) -> int:
         block = self._blocks[table.block]
-        dim = int(block.shape[1])
-        counted = tf.equal(tf.strings.length(values), tf.strings.length(rows) // 4 * dim * block.dtype.size)
-        sized = counted & tf.equal(tf.strings.length(rows) % 4, 0)
-        places = _numbers(rows, tf.int32, sized)
-        found = tf.reshape(_numbers(values, block.dtype, sized), [-1, dim])
-        inside = tf.reduce_all((places >= 0) & (places < table.capacity)) & tf.reduce_all(places[1:] > places[:-1])
-        return Rows(places + table.start, found), sized & inside & _finite(decoded(found))
+        return int(block.shape[1]) * int(block.dtype.size)
 
-    def _changed(self, table: TableLayout, tokens: tf.Tensor, rows: tf.Tensor) -> tuple[Tokens, tf.Tensor]:
-        sized = tf.equal(tf.strings.length(rows), 4 * tf.size(tokens))
-        names = tf.cond(sized, lambda: tokens, lambda: tokens[:0])
-        places = tf.cast(_numbers(rows, tf.int32, sized), tf.int64)
+    def _rows(self, table: TableLayout, places: tf.Tensor, values: tf.Tensor) -> tuple[Rows, tf.Tensor]:
+        block = self._blocks[table.block]
+        found = tf.reshape(tf.io.decode_raw(values, block.dtype), [-1, int(block.shape[1])])
+        inside = _ascending(places, table.capacity)
+        return Rows(places + table.start, found), inside & _finite(decoded(found))
+
+    def _changed(self, table: TableLayout, tokens: tf.Tensor, came: tf.Tensor) -> tuple[Tokens, tf.Tensor]:
         first = table.tokens or 0
-        unknown = (places >= first) & (places < first + table.oov_rows)
-        inside = (places >= GONE) & (places < table.capacity) & ~unknown
-        *values, sound = self._tokens[table.name].merged(names, places)
-        named = tf.reduce_all(tf.strings.length(names) > 0)
-        return Tokens(*values), sized & named & tf.reduce_all(inside) & sound
+        came = came[: tf.size(tokens)]  # a delta that is refused for its sizes may have fewer tokens than rows for them
+        inside = _ascending(came, table.capacity) & ~tf.reduce_any((came >= first) & (came < first + table.oov_rows))
+        went = tf.fill([tf.size(tokens) - tf.size(came)], tf.constant(GONE, tf.int64))
+        *values, sound = self._tokens[table.name].merged(tokens, tf.concat([came, went], 0))
+        named = tf.reduce_all(tf.strings.length(tokens) > 0)
+        return Tokens(*values), named & inside & sound
+
+    def _weights(self, changed: tf.Tensor, content: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Return the new value of each dense variable, which is the old one if the delta does not have it."""
+        if not self._dense:
+            return [], tf.equal(tf.size(changed), 0) & tf.equal(content, "")
+        sizes = [one.shape.num_elements() * np.dtype(one.dtype.as_numpy_dtype).itemsize for one in self._dense]
+        given = tf.reduce_any(changed[:, None] == tf.range(len(sizes), dtype=tf.int64), 0)
+        parts, sized = _parts(content, tf.where(given, tf.constant(sizes, tf.int64), 0))
+
+        def value(number: int, variable: tf.Variable) -> tf.Tensor:
+            def new() -> tf.Tensor:
+                return tf.reshape(tf.io.decode_raw(parts[number], variable.dtype), variable.shape)
+
+            return tf.cond(given[number] & sized, new, variable.read_value)
+
+        return [value(*one) for one in enumerate(self._dense)], sized & _ascending(changed, len(sizes))
 
 
-def _numbers(content: tf.Tensor, dtype: tf.DType, sized: tf.Tensor) -> tf.Tensor:
-    """Decode numbers; none if the content does not have the right number of bytes."""
-    return tf.io.decode_raw(tf.cond(sized, lambda: content, lambda: tf.constant("")), dtype)
+def _varints(content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Decode varints; return the numbers, int64 `[n]` of at most 35 bits, and whether all bytes are such numbers."""
+    groups = tf.cast(tf.io.decode_raw(content, tf.uint8), tf.int64)
+    ends = groups < 128
+    number = tf.cumsum(tf.cast(ends, tf.int64), exclusive=True)
+    count = tf.math.count_nonzero(ends)
+    places = tf.range(tf.size(groups, tf.int64))
+    places -= tf.gather(tf.math.unsorted_segment_min(places, number, count + 1), number)
+    parts = tf.bitwise.left_shift(groups % 128, 7 * tf.minimum(places, _GROUPS - 1))
+    sound = tf.reduce_all(places < _GROUPS) & tf.reduce_all(ends[-1:])
+    return tf.math.unsorted_segment_sum(parts, number, count + 1)[:count], sound
 
 
-def _dense(variable: tf.Variable, content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the new value of a dense variable, which is the old one if the delta does not have it."""
-    size = variable.shape.num_elements() * np.dtype(variable.dtype.as_numpy_dtype).itemsize
-    given = tf.equal(tf.strings.length(content), size)
+def _lists(numbers: tf.Tensor, tables: int) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
+    """Split the numbers of a delta.
 
-    def decoded() -> tf.Tensor:
-        return tf.reshape(tf.io.decode_raw(content, variable.dtype), variable.shape)
+    Returns:
+      The counts `[tables, 3]`; the lists of gaps, two for each table and that of the dense variables; and whether there
+      are as many numbers as the counts say. If not, all are 0 and empty.
+    """
+    head = COUNTS * tables + 1
+    counts = tf.concat([numbers, tf.zeros([head], tf.int64)], 0)[:head]
+    sized = tf.equal(tf.reduce_sum(counts) - tf.reduce_sum(counts[2:-1:COUNTS]) + head, tf.size(numbers, tf.int64))
+    counts = tf.where(sized, counts, 0)
+    by_table = tf.reshape(counts[:-1], [tables, COUNTS])
+    lengths = tf.concat([tf.reshape(by_table[:, :2], [-1]), counts[-1:]], 0)
+    return by_table, tf.split(numbers[head : head + tf.reduce_sum(lengths)], lengths, num=2 * tables + 1), sized
 
-    value = tf.cond(given, decoded, variable.read_value)
-    return value, (given | tf.equal(content, "")) & _finite(value)
+
+def _parts(content: tf.Tensor, sizes: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Split bytes by sizes `[n]`; return the parts, and whether they are the whole. If not, the parts are empty."""
+    sized = tf.equal(tf.reduce_sum(sizes), tf.cast(tf.strings.length(content), tf.int64))
+    sizes = tf.where(sized, sizes, 0)
+    places = zip(tf.unstack(tf.cumsum(sizes, exclusive=True)), tf.unstack(sizes), strict=True)
+    return [tf.strings.substr(content, start, size) for start, size in places], sized
+
+
+def _tokens(content: tf.Tensor, counts: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Split tokens by table; return them, and whether their number is that of the counts `[tables, 2]`."""
+    names = tf.strings.split(content, "\n")[:-1]
+    counts = tf.reduce_sum(counts, 1)
+    sized = tf.equal(tf.reduce_sum(counts), tf.size(names, tf.int64))
+    counts = tf.where(sized, counts, 0)
+    return tf.split(names[: tf.reduce_sum(counts)], counts, num=counts.shape[0]), sized
+
+
+def _ascending(numbers: tf.Tensor, upto: int) -> tf.Tensor:
+    """Return whether numbers are ascending, at least 0 and below a limit."""
+    return tf.reduce_all((numbers >= 0) & (numbers < upto)) & tf.reduce_all(numbers[1:] > numbers[:-1])
 
 
 def _finite(values: tf.Tensor) -> tf.Tensor:

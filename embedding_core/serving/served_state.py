@@ -27,7 +27,8 @@ from embedding_core.storage import file_digest, open_file
 LAYOUT = "assets.extra/deltas.json"
 """The file of a version that says where its tables are, and which export it is; it does not hold the secret."""
 Array: TypeAlias = npt.NDArray[Any]
-_FORMAT = 1
+FORMAT = 2
+"""Of the content of deltas: `delta_bytes`. Versions of format 1 are read, and take over no new deltas."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,7 @@ class Layout:
         therefore has a wrong checksum.
       graph: a digest of the graph's operations; a delta cannot change them.
       digest: digest of the exported state.
+      format: of the content of its deltas.
     """
 
     tables: tuple[TableLayout, ...]
@@ -71,13 +73,15 @@ class Layout:
     checksum_key: tuple[int, int]
     graph: str = ""
     digest: str = ""
+    format: int = FORMAT
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the layout into the folder of a SavedModel."""
         path = os.path.join(folder, LAYOUT)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w", encoding="utf-8") as file:
-            json.dump({"format": _FORMAT, **dataclasses.asdict(self)}, file, indent=1)
+            facts = dataclasses.asdict(self)
+            json.dump({"format": facts.pop("format"), **facts}, file, indent=1)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Layout:
@@ -98,14 +102,15 @@ class Layout:
 
     @classmethod
     def _of(cls, facts: Json) -> Layout:
-        if facts.pop("format") != _FORMAT:
-            raise ValueError(f"its `format` is not {_FORMAT}")
+        if facts["format"] not in (1, FORMAT):
+            raise ValueError(f"its `format` is {facts['format']}, of a later release")
         return cls(
             tables=tuple(TableLayout(**table) for table in facts["tables"]),
             dense=tuple((dtype, tuple(shape)) for dtype, shape in facts["dense"]),
             checksum_key=(int(facts["checksum_key"][0]), int(facts["checksum_key"][1])),
             graph=str(facts["graph"]),
             digest=str(facts["digest"]),
+            format=facts["format"],
         )
 
 

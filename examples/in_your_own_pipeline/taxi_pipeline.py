@@ -69,6 +69,7 @@ def create_pipeline(root: str, data: str = str(DATA), steps: int = 200) -> Pipel
         pipeline_root=os.path.join(root, "artifacts"),
         components=[*before, *embedding_nodes(example_gen, transform, os.path.join(root, "embeddings"), steps)],
         metadata_connection_config=sqlite_metadata_connection_config(os.path.join(root, "metadata.sqlite")),
+        beam_pipeline_args=["--runner=FnApiRunner"],  # DirectRunner would try to download another runner
     )
 
 

@@ -20,9 +20,9 @@ pytestmark = pytest.mark.tfx
 
 NO_CONTAINER = "--sdk_container_image=none"  # without this flag, TFX builds a package of itself for each executor
 WORKERS = {
-    "in_memory": ["--runner=DirectRunner", "--direct_running_mode=in_memory", NO_CONTAINER],
+    "in_memory": ["--runner=FnApiRunner", "--direct_running_mode=in_memory", NO_CONTAINER],
     "multi_processing": [
-        "--runner=DirectRunner", "--direct_running_mode=multi_processing", "--direct_num_workers=2", NO_CONTAINER,
+        "--runner=FnApiRunner", "--direct_running_mode=multi_processing", "--direct_num_workers=2", NO_CONTAINER,
     ],
 }  # fmt: skip
 

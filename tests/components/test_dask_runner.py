@@ -67,7 +67,7 @@ def on(address):
 
 def test_outputs_go_where_their_tags_say_and_all_are_written(address, tmp_path):
     assert numbers(tmp_path / "dask", on(address)) == RIGHT
-    assert numbers(tmp_path / "here", ["--runner=DirectRunner"]) == RIGHT
+    assert numbers(tmp_path / "here", ["--runner=FnApiRunner"]) == RIGHT
 
 
 def test_the_runner_of_beam_loses_outputs_without_an_error(address, tmp_path):
@@ -95,7 +95,7 @@ def test_side_inputs_combiners_and_files_give_what_the_direct_runner_gives(addre
             _ = shown | beam.io.WriteToText(str(folder / "out"), num_shards=1)
         return written(folder)
 
-    assert run(tmp_path / "dask", on(address)) == run(tmp_path / "here", ["--runner=DirectRunner"])
+    assert run(tmp_path / "dask", on(address)) == run(tmp_path / "here", ["--runner=FnApiRunner"])
 
 
 class Stateful(beam.DoFn):

@@ -135,7 +135,7 @@ def theirs(inputs, eval_config, folder):
     from tfx.components.evaluator.executor import Executor
     from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
 
-    arguments = ["--runner=DirectRunner", "--direct_running_mode=in_memory"]
+    arguments = ["--runner=FnApiRunner", "--direct_running_mode=in_memory"]
     return evaluate(Executor(BaseBeamExecutor.Context(beam_pipeline_args=arguments)), inputs, eval_config, folder)
 
 

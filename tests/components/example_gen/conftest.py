@@ -54,7 +54,7 @@ def ingest(tmp_path):
             "settings": json.dumps(settings),
         }
         options = [
-            "--runner=DirectRunner",
+            "--runner=FnApiRunner",
             f"--direct_running_mode={mode}",
             f"--direct_num_workers={1 + (mode != 'in_memory')}",
         ]

@@ -15,7 +15,7 @@ from components.statistics_gen.executor import Executor
 
 pytestmark = pytest.mark.tfx
 ROWS = 3000
-BEAM = BaseBeamExecutor.Context(beam_pipeline_args=["--runner=DirectRunner", "--direct_running_mode=in_memory"])
+BEAM = BaseBeamExecutor.Context(beam_pipeline_args=["--runner=FnApiRunner", "--direct_running_mode=in_memory"])
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,24 @@ from embedding_core.delta_protocol import DeltaError
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.serving import DeltaExport
 from embedding_core.serving.delta import Delta
+from embedding_core.serving.delta_bytes import (
+    DENSE,
+    NUMBERS,
+    TOKENS,
+    VALUES,
+    TableContent,
+    read_content,
+    write_content,
+)
 from embedding_core.serving.delta_graph import checksum
 from embedding_core.serving.loaded_version import LoadedVersion
 from embedding_core.serving.served_state import LAYOUT, Layout, read_state
+from embedding_core.varints import varints
 from tests.deltas.loading import request_of
-from tests.deltas.worlds import SECRET, World
+from tests.deltas.worlds import SECRET, TABLES, World
 
 SIGNATURES = ("serving_default", "embeddings")
+NONE = np.zeros(0, np.int64)
 
 
 @pytest.fixture(scope="module")
@@ -97,44 +108,106 @@ def test_version_refuses_what_is_not_the_next_delta(exports, served):
     assert same(answers_of(served, rows), before)
 
 
-def changed(request, layout, delta):
-    """Return the request with other content and the checksum of that content, as a faulty publisher would make it."""
-    content = delta.SerializeToString(deterministic=True)
-    given = (request["number"], request["base"], request["digest"], content)
-    return {**request, "delta": content, "checksum": checksum(layout.checksum_key, *given)}
+def content_of(rows=(1, 2), values=(0.5,) * 8, strict=((), ()), items=((), ()), ids=((), ()), dense=(), weights=b""):
+    """Make a delta of rows of `words`, of tokens and the rows of those that came, and of weights; it may be wrong."""
+    tables = [
+        TableContent(rows=np.array(rows), values=np.float32(values).tobytes(), came=(), came_rows=NONE, went=()),
+        *(
+            TableContent(rows=NONE, values=b"", came=came, came_rows=np.array(places, np.int64), went=())
+            for came, places in (strict, items, ids)
+        ),
+    ]
+    return write_content(tables, dense, [weights])
+
+
+def with_feature(content, name, value):
+    """Replace one of the strings of a delta."""
+    example = tf.train.Example.FromString(content)
+    example.features.feature[name].bytes_list.value[:] = [value]
+    return example.SerializeToString(deterministic=True)
+
+
+def numbers(*values):
+    return varints(np.array(values, np.uint64))[0].tobytes()
+
+
+HEAD = (2, 0, 0, *[0] * 9, 0)
+ROWS, STRICT, ITEMS = (
+    f"{kind} of table {name!r}" for kind, name in zip(("rows", "tokens", "tokens"), TABLES, strict=False)
+)
+UNFIT = "do not fit together"
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "reason"),
+    ("content", "reason"),
     [
-        ("rows/0", np.int32([0, 999]).tobytes(), "rows of table 'words'"),
-        ("rows/0", np.int32([-1, 2]).tobytes(), "rows of table 'words'"),
-        ("rows/0", np.int32([2, 2]).tobytes(), "rows of table 'words'"),
-        ("rows/0", b"abc", "rows of table 'words'"),
-        ("values/0", np.float32([np.nan] * 8).tobytes(), "rows of table 'words'"),
-        ("values/0", b"abc", "rows of table 'words'"),
-        ("values/0", b"", "rows of table 'words'"),
-        ("token_rows/1", np.int32([3, 500]).tobytes(), "tokens of table 'strict'"),
-        ("token_rows/1", np.int32([3, 4, 5]).tobytes(), "tokens of table 'strict'"),
-        ("token_rows/2", np.int32([3, 12]).tobytes(), "tokens of table 'items'"),  # the row of unknown tokens
-        ("dense/0", b"abc", "dense weights 0"),
+        (content_of(rows=(0, 999)), ROWS),
+        (content_of(rows=(1, 2**33)), ROWS),
+        (content_of(rows=(2, 2)), ROWS),
+        (content_of(values=[np.nan] * 8), ROWS),
+        (content_of(values=[0.5] * 7), UNFIT),
+        (content_of(values=()), UNFIT),
+        (content_of(rows=(1, 2, 3)), UNFIT),
+        (content_of(strict=((b"x", b"y"), (3, 500))), STRICT),
+        (content_of(strict=((b"x", b"y"), (4, 4))), STRICT),
+        (content_of(strict=((b"x", b"x"), (4, 5))), STRICT),
+        (content_of(strict=((b"x", b""), (4, 5))), STRICT),
+        (content_of(strict=((b"x", b"y"), (3, 4, 5))), UNFIT),
+        (content_of(strict=((b"x", b"y\nz"), (3, 4))), UNFIT),
+        (content_of(items=((b"x",), (12,))), ITEMS),  # the row of unknown tokens
+        (content_of(ids=((b"x",), (2,))), "table 'ids' has no tokens"),
+        (content_of(dense=(0,), weights=b"abc"), UNFIT),
+        (content_of(dense=(99,)), UNFIT),
+        (content_of(dense=(), weights=b"abcd"), UNFIT),
+        (content_of(dense=(1,), weights=np.float32([np.inf] * 5).tobytes()), "dense weights 1 are not finite"),
+        (with_feature(content_of(), NUMBERS, b""), UNFIT),
+        (with_feature(content_of(), NUMBERS, numbers(*HEAD)[:-1]), UNFIT),
+        (with_feature(content_of(), NUMBERS, numbers(*HEAD, 1)), UNFIT),
+        (with_feature(content_of(), NUMBERS, numbers(*HEAD, 1, 1, 1)), UNFIT),
+        (with_feature(content_of(), NUMBERS, numbers(*HEAD, 1) + b"\x81"), UNFIT),  # has no last group
+        (with_feature(content_of(), NUMBERS, numbers(*HEAD, 1) + b"\x81" * 5 + b"\0"), UNFIT),  # too many groups
+        (with_feature(content_of(), TOKENS, b"x\n"), UNFIT),
+        (with_feature(content_of(), DENSE, b"x"), UNFIT),
+        (with_feature(content_of(), VALUES, b"x" * 33), UNFIT),
     ],
 )
-def test_graph_refuses_content_that_does_not_fit(exports, served, name, content, reason):
+def test_graph_refuses_content_that_does_not_fit(exports, served, content, reason):
+    """The content has the right checksum, as that of a faulty publisher would."""
     (request, _), layout = requests_between(exports[0]), Layout.load(exports[0][0])
-    example = tf.train.Example()
-    features = example.features.feature
-    features["rows/0"].bytes_list.value.append(np.int32([1, 2]).tobytes())
-    features["values/0"].bytes_list.value.append(np.float32([0.5] * 8).tobytes())
-    features[f"tokens/{name[-1]}"].bytes_list.value.extend([b"x", b"y"] if name.startswith("token") else [])
-    features[name].bytes_list.value[:] = [content]
-    if not name.startswith("token"):
-        del features[f"tokens/{name[-1]}"]
     state = served.state().digest()
-    answer = served.call("apply_delta", **changed(request, layout, example))
+    given = (request["number"], request["base"], request["digest"], content)
+    request |= {"delta": content, "checksum": checksum(layout.checksum_key, *given)}
+    answer = served.call("apply_delta", **request)
     assert answer["applied"] == 0
     assert reason in answer["reason"].decode()
     assert served.state().digest() == state
+
+
+@pytest.mark.parametrize("content", [b"\xff", with_feature(content_of(), NUMBERS, b"\x81"), content_of(values=())])
+def test_content_that_does_not_fit_is_one_error_to_readers(exports, content):
+    with pytest.raises(CheckpointError, match="a delta does not fit its version"):
+        Delta.from_bytes(content, read_state(exports[0][0]))
+
+
+def test_content_is_little_more_than_what_changed(exports):
+    delta = Delta.between(*(read_state(folder) for folder in exports[0][:2]))
+    assert len(delta.to_bytes(read_state(exports[0][0]).layout)) < 1.3 * delta.changed_bytes
+
+
+def test_far_rows_and_many_tokens_are_written_and_read():
+    draw = np.random.default_rng(3)
+    rows = np.sort(draw.choice(2**31 - 1, 500, replace=False))
+    names = [b"token %d" % number for number in range(300)]
+    tables = [
+        TableContent(rows=rows, values=draw.bytes(500 * 6), came=names, came_rows=rows[:300], went=names[7:]),
+        TableContent(rows=NONE, values=b"", came=(), came_rows=NONE, went=()),
+    ]
+    found, weights = read_content(write_content(tables, (1,), [b"abcd"]), (6, 8), (3, 4))
+    assert weights == {1: b"abcd"}
+    for one, other in zip(found, tables, strict=True):
+        assert (one.values, tuple(one.came), tuple(one.went)) == (other.values, tuple(other.came), tuple(other.went))
+        np.testing.assert_array_equal(one.rows, other.rows)
+        np.testing.assert_array_equal(one.came_rows, other.came_rows)
 
 
 def test_delta_of_another_export_of_the_same_model_is_refused(tmp_path, exports, served):
