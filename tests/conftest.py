@@ -45,6 +45,7 @@ LONGEST_FIRST = (
 )
 # Files that run with Grappler even under `--lean`: a whole pipeline as users run it, and the memory of a step.
 WITH_GRAPPLER = ("pipelines/test_end_to_end.py", "embedding_core/engines/test_step_memory.py")
+FILE = pytest.StashKey()  # the file whose tests run
 _LIGHT = re.compile(r"^pytestmark = .*\blight\b", re.MULTILINE)
 
 
@@ -150,14 +151,24 @@ def is_claimed(folder, file):
 
 
 def pytest_collection_finish():
-    """Exclude the objects of imports from garbage collection: traversing those of TFX takes longer than many tests."""
+    exclude_from_collection()
+    gc.set_threshold(10_000, 10, 10)  # a trace makes many objects, and few of them are garbage
+
+
+def exclude_from_collection():
+    """Exclude the objects that are there now from garbage collection.
+
+    Traversing those of TFX's imports takes longer than many tests, and so does traversing what earlier files left.
+    """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 10, 10)  # a trace makes many objects, and few of them are garbage
 
 
 @pytest.hookimpl(tryfirst=True)  # before session fixtures, which also run graphs
 def pytest_runtest_setup(item):
+    if file_of(item) != item.session.stash.get(FILE, None):
+        item.session.stash[FILE] = file_of(item)
+        exclude_from_collection()
     if "tensorflow" in sys.modules and item.config.option.lean:
         from tensorflow import config
 

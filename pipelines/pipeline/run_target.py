@@ -12,7 +12,7 @@ from pipelines.pipeline import component_inputs
 from pipelines.pipeline.metadata_connection import metadata_connection
 
 IN_PROCESS = ("--runner=FnApiRunner", "--direct_running_mode=in_memory", "--sdk_container_image=none")
-"""Arguments that run Beam in the task's own process. Beam's DirectRunner would try to download another runner and run it.
+"""Arguments that run Beam in the task's own process. DirectRunner would try to download another runner and run it.
 
 An in-process runner does not start a container. But unless an argument names a container image, TFX packages itself for
 workers (42 MB in the temporary folder, for each component).
