@@ -55,14 +55,14 @@ def write_content(tables: Sequence[TableContent], dense: Sequence[int], weights:
     lists = [numbers for one in tables for numbers in (one.rows, one.came_rows)]
     numbers = np.concatenate([[*counts, len(dense)], *map(_gaps, [*lists, np.array(dense, np.int64)])])
     example = tf.train.Example()
-    for name, content in (
+    for name, text in (
         (NUMBERS, varints(numbers.astype(np.uint64))[0].tobytes()),
         (VALUES, b"".join(one.values for one in tables)),
         (TOKENS, b"".join(token + b"\n" for one in tables for token in (*one.came, *one.went))),
         (DENSE, b"".join(weights)),
     ):
-        if content:
-            example.features.feature[name].bytes_list.value.append(content)
+        if text:
+            example.features.feature[name].bytes_list.value.append(text)
     content: bytes = example.SerializeToString(deterministic=True)
     return content
 

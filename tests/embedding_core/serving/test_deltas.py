@@ -49,6 +49,13 @@ def served(exports):
         yield version
 
 
+@pytest.fixture(scope="module")
+def unchanged(exports):
+    """Return a loaded version for requests that must not change it."""
+    with LoadedVersion(exports[0][0]) as version:
+        yield version
+
+
 def requests_between(folders):
     states = [read_state(folder) for folder in folders]
     requests, published = [], states[0]
@@ -171,16 +178,15 @@ UNFIT = "do not fit together"
         (with_feature(content_of(), VALUES, b"x" * 33), UNFIT),
     ],
 )
-def test_graph_refuses_content_that_does_not_fit(exports, served, content, reason):
+def test_graph_refuses_content_that_does_not_fit(exports, unchanged, content, reason):
     """The content has the right checksum, as that of a faulty publisher would."""
-    (request, _), layout = requests_between(exports[0]), Layout.load(exports[0][0])
-    state = served.state().digest()
-    given = (request["number"], request["base"], request["digest"], content)
-    request |= {"delta": content, "checksum": checksum(layout.checksum_key, *given)}
-    answer = served.call("apply_delta", **request)
+    layout = Layout.load(exports[0][0])
+    given = (1, layout.digest, "0" * 64, content)
+    request = dict(zip(("number", "base", "digest", "delta"), given, strict=True), secret=SECRET)
+    answer = unchanged.call("apply_delta", checksum=checksum(layout.checksum_key, *given), **request)
     assert answer["applied"] == 0
     assert reason in answer["reason"].decode()
-    assert served.state().digest() == state
+    assert unchanged.state().digest() == layout.digest
 
 
 @pytest.mark.parametrize("content", [b"\xff", with_feature(content_of(), NUMBERS, b"\x81"), content_of(values=())])
