@@ -97,8 +97,10 @@ def _is_empty(path: str) -> bool:
 
 
 def _remove(target: str) -> None:
-    """Remove a version, starting with the file without which it cannot be loaded."""
-    last = posixpath.join(target, MODEL)
-    if exists(last):
-        tf.io.gfile.remove(last)
+    """Remove a version: first the file without which it cannot be loaded, last the one by which it is known.
+
+    If the pusher dies in between, the next one takes the folder for a version, and removes the rest.
+    """
+    for name in sorted(file_names_below(target), key=lambda name: (name == MANIFEST, name != MODEL)):
+        tf.io.gfile.remove(posixpath.join(target, name))
     remove_tree(target)

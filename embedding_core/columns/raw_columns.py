@@ -136,7 +136,7 @@ class Columns:
         """Read serialized tf.Examples, string `[B]`."""
         safe = {name: _safe(feature) for name, feature in self._dense.items()}
         shared = {name: feature for name, feature in safe.items() if self._spec.get(name, feature) == feature}
-        parsed = tf.io.parse_example(examples, {**self._spec, **shared})
+        parsed = _with_one_value(tf.io.parse_example(examples, {**self._spec, **shared}), self._spec)
         apart = {name: feature for name, feature in safe.items() if name not in shared}
         dense = {**parsed, **(tf.io.parse_example(examples, apart) if apart else {})}
         return self._rows(parsed, dense)
@@ -155,12 +155,34 @@ class Columns:
         )
 
 
-def _of_one(column: ColumnConfig) -> tf.io.FixedLenFeature | None:
-    """Specify a column of at most one value as `[B]`, which is faster in every later step."""
+def _of_one(column: ColumnConfig) -> tf.io.FixedLenFeature | tf.io.FixedLenSequenceFeature | None:
+    """Specify a column of at most one value, which becomes `[B]` and is faster in every later step.
+
+    A feature of fixed length may be missing, but may not be an empty list, as TFX's CsvExampleGen writes it.
+    """
     if column.multivalent:
         return None
     dtype = DTYPES[column.dtype]
-    return tf.io.FixedLenFeature([], dtype, MISSING[dtype])
+    if dtype == tf.float32:  # see `parse_spec`
+        return tf.io.FixedLenFeature([], dtype, MISSING[dtype])
+    return tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True, default_value=MISSING[dtype])
+
+
+def _with_one_value(parsed: Raw, spec: Mapping[str, Any]) -> Raw:
+    """Make columns of at most one value `[B]`, which were parsed as `[B, n]` with n at most 1."""
+    names = [name for name, feature in spec.items() if isinstance(feature, tf.io.FixedLenSequenceFeature)]
+    if not names:
+        return parsed
+    widths = tf.stack([tf.shape(parsed[name])[1] for name in names])
+    wrong = tf.strings.reduce_join(tf.boolean_mask(tf.constant(names), widths > 1), separator=", ")
+    rule = " has several values in a row: set `multivalent` in its `column`, or write one value."
+    check = tf.debugging.Assert(tf.equal(wrong, ""), [tf.strings.join(["column ", wrong, rule])])
+    with tf.control_dependencies([check] if check is not None else []):
+        return {name: _first(value) if name in names else value for name, value in parsed.items()}
+
+
+def _first(value: tf.Tensor) -> tf.Tensor:
+    return tf.pad(value, [[0, 0], [0, 1]], constant_values=MISSING[value.dtype])[:, 0]
 
 
 def _is_required_int(feature: Spec) -> bool:

@@ -12,6 +12,8 @@ from embedding_core.errors import DataError
 from embedding_core.tracing import without_internals
 
 _ASSERTION = re.compile(r"assertion failed: (.*?)(?:\n|$)", re.DOTALL)
+_ONE_TEXT = re.compile(r"\[([^\[\]]*)\]")
+_EMPTY_LIST = re.compile(r"Key: (.*?), Index: .*Values size: 0 but output shape")
 
 
 @contextlib.contextmanager
@@ -33,5 +35,14 @@ def data_errors() -> Iterator[None]:
 def _rule_broken(message: str) -> str:
     """Extract the line of TensorFlow's message that says what is wrong with the data."""
     message = without_internals(message)
+    empty = _EMPTY_LIST.search(message)
+    if empty:
+        return (
+            f"column {empty[1]!r} is an empty list in a row, where TensorFlow wants one number: leave the value out, "
+            "as this project's ExampleGen does."
+        )
     match = _ASSERTION.search(message)
-    return match[1] if match else message
+    if not match:
+        return message
+    text = _ONE_TEXT.fullmatch(match[1])
+    return text[1] if text else match[1]

@@ -1,5 +1,7 @@
 """Publishes to TensorFlow's in-memory file system, which, like an object store, cannot rename a folder atomically."""
 
+import contextlib
+import itertools
 import json
 import uuid
 
@@ -87,6 +89,29 @@ def test_folders_that_a_dead_pusher_left_without_a_file_do_not_stop_the_next(mod
     tf.io.gfile.makedirs(f"{base}/90/assets.extra")
     publish_at(model, base, 100, keep_last=1)
     assert served_versions(base) == [100]
+
+
+@pytest.mark.parametrize("removed", range(4))
+def test_removal_that_died_is_finished_by_the_next_push(model, base, monkeypatch, removed):
+    publish_at(model, base, 100)
+    calls = itertools.count()
+
+    def dies(call):
+        def before(path):
+            if next(calls) == removed:
+                raise KeyboardInterrupt  # as nothing else stops a pusher at this point
+            call(path)
+
+        return before
+
+    with monkeypatch.context() as patch:
+        for name in ("remove", "rmtree"):
+            patch.setattr(tf.io.gfile, name, dies(getattr(tf.io.gfile, name)))
+        with contextlib.suppress(KeyboardInterrupt):
+            publish_at(model, base, 200, keep_last=1)
+    publish_at(model, base, 300, keep_last=1)
+    assert served_versions(base) == [300]
+    assert next(calls) == removed + 1
 
 
 def test_failed_upload_leaves_nothing(model, base, monkeypatch):
