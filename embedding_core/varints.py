@@ -17,7 +17,8 @@ def varints(numbers: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.uint8], npt
     Returns:
       The bytes of all numbers, and the number of bytes of each.
     """
-    shifts = np.arange(0, 7 * _GROUPS, 7, dtype=np.uint64)
+    bits = int(numbers.max(initial=0)).bit_length()
+    shifts = np.arange(0, max(bits, 1), 7, dtype=np.uint64)
     rest = numbers[:, None] >> shifts
     used = rest > 0
     used[:, 0] = True
