@@ -137,7 +137,7 @@ release-check: venv ## sdist and wheel, the README's commands from the wheel, SB
 	-$(TOOL) --from pip-audit==2.10.1 pip-audit --requirement $(LOCKED) --disable-pip --require-hashes \
 	    --progress-spinner off --format json --output $(DIST)/audit.json
 	$(BIN)/python tests/release/packages.py $(DIST) $(LOCKED)
-	RELEASE_PYTHON=$(CURDIR)/.release/bin/python $(BIN)/pytest -rPs tests/release tests/test_wheel.py -m "slow or not slow" \
+	$(PYTHONS) RELEASE_PYTHON=$(CURDIR)/.release/bin/python $(BIN)/pytest -rPs tests/release tests/test_wheel.py -m "slow or not slow" \
 	    --timeout=3600
 
 # The site has an environment of its own: nothing of it is needed to use or to test the project.

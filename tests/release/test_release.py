@@ -96,7 +96,8 @@ def with_real_names(words, folder):
     if words[0] == "init":
         shutil.copy(next(demo_data(folder)), folder / "clicks.csv")
         return ["init", words[1], "--data", "clicks.csv"]
-    checkpoints = sorted(folder.glob("runs/my_config/artifacts/CheckpointRetriever/embedding_checkpoint/*"))
+    made = folder.glob("runs/my_config/artifacts/CheckpointRetriever/embedding_checkpoint/*")
+    checkpoints = sorted((path for path in made if path.name.isdigit()), key=lambda path: int(path.name))
     return [str(checkpoints[-1]) if "<number>" in word else word for word in words]
 
 
