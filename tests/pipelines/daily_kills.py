@@ -57,8 +57,11 @@ def run_days(folder, command, kills, chance):
         given += ["--until-idle"] if command == "follow" else []
         done = 0
         while done < wanted:
-            came = call(folder, given, chance.uniform(*chance.choice([(0.1, SHORT), (SHORT, LONG)])))
+            long = (SHORT, LONG if command == "run" else 2 * SHORT)
+            came = call(folder, given, chance.uniform(*chance.choice([(0.1, SHORT), long])))
             if came is None:  # it ended before the kill: the day is finished, and the next call must be killed sooner
+                if command == "follow":  # which then has nothing to do, and ends before anything can be killed
+                    break
                 came = call(folder, given, chance.uniform(0.1, SHORT / 3))
             if came is not None:
                 done += 1
