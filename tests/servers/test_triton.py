@@ -13,7 +13,7 @@ from tests.servers.real_servers import NEEDS_SERVERS, answers, backends, triton
 pytestmark = [NEEDS_SERVERS, pytest.mark.timeout(7200)]
 
 
-@pytest.mark.parametrize("requests", [3000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("requests", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_load_on_triton_during_pushes_rollbacks_and_keep_last(tmp_path, requests):
     """Each answer is, to the bit, that of the version that it names; none fails."""
     models, log = Models(tmp_path), tmp_path / "triton.log"
