@@ -38,6 +38,8 @@ def from_varints(content: bytes) -> npt.NDArray[np.uint64]:
     starts = np.concatenate([[0], ends[:-1] + 1]).astype(np.int64)[: len(ends)]
     if len(groups) and (not len(ends) or ends[-1] != len(groups) - 1 or (ends - starts).max() >= _GROUPS):
         raise ValueError("these bytes are not varints")
+    if (groups[ends[ends - starts == _GROUPS - 1]] > 1).any():
+        raise ValueError("these bytes are not varints: a number has more than 64 bits")
     if not len(groups):
         return np.zeros(0, np.uint64)
     places = np.arange(len(groups)) - np.repeat(starts, ends - starts + 1)

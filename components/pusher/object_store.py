@@ -11,6 +11,7 @@ left, once there is a later version. Run one pusher at a time: an object store d
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 from collections.abc import Callable
 
@@ -93,7 +94,7 @@ def _require_versions(base: str) -> None:
 
 def _is_empty(path: str) -> bool:
     """Return whether a folder holds no file: its pusher died before the manifest was there."""
-    return not file_names_below(path)
+    return tf.io.gfile.isdir(path) and not file_names_below(path)
 
 
 def _remove(target: str) -> None:
@@ -102,5 +103,6 @@ def _remove(target: str) -> None:
     If the pusher dies in between, the next one takes the folder for a version, and removes the rest.
     """
     for name in sorted(file_names_below(target), key=lambda name: (name == MANIFEST, name != MODEL)):
-        tf.io.gfile.remove(posixpath.join(target, name))
+        with contextlib.suppress(tf.errors.NotFoundError):  # as `remove_tree` does
+            tf.io.gfile.remove(posixpath.join(target, name))
     remove_tree(target)

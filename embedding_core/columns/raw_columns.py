@@ -2,9 +2,9 @@
 
 Both sources give the same raw columns. Unknown tokens, missing values and empty lists in multivalent columns are
 valid. A row that lacks a dense value that Transform requires is marked, and its prediction is NaN rather than one
-from a made-up value. So a row cannot make the others fail, unless TensorFlow's parser itself refuses it. The parser
-refuses a record that is not a tf.Example, a column of another type, and two values or an empty list in a column of one
-value. Training refuses such rows too, and ingestion writes no empty list. Named tensors cannot have these errors.
+from a made-up value. So a row cannot make the others fail, except by two values in a column of one value, or if
+TensorFlow's parser itself refuses it: a record that is not a tf.Example, a column of another type, and an empty list in
+a column of floats or of dense numbers. Training refuses such rows too. Named tensors cannot have these errors.
 
 The named tensors of a column (its name with every character but letters, digits and `_` replaced by `_`):
 
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -108,8 +108,9 @@ class Columns:
         read = sorted((column for column in categorical if not column.after_transform), key=lambda one: one.multivalent)
         self._categorical = {column.name: column for column in read}  # if multivalent for one feature, then for all
         self._dense = dict(dense)
-        several = {**parse_spec(read)}
-        self._spec = {name: _of_one(column) or several[name] for name, column in self._categorical.items()}
+        self._spec = parse_spec(read)
+        ragged = [name for name, feature in self._spec.items() if isinstance(feature, tf.io.RaggedFeature)]
+        self._of_one = [name for name in ragged if not self._categorical[name].multivalent]
         names = [*self._categorical, *(name for name in self._dense if name not in self._categorical)]
         self.inputs = {input_name(name): name for name in names}
         if len(self.inputs) != len(names):
@@ -136,10 +137,10 @@ class Columns:
         """Read serialized tf.Examples, string `[B]`."""
         safe = {name: _safe(feature) for name, feature in self._dense.items()}
         shared = {name: feature for name, feature in safe.items() if self._spec.get(name, feature) == feature}
-        parsed = _with_one_value(tf.io.parse_example(examples, {**self._spec, **shared}), self._spec)
+        parsed = tf.io.parse_example(examples, {**self._spec, **shared})
         apart = {name: feature for name, feature in safe.items() if name not in shared}
         dense = {**parsed, **(tf.io.parse_example(examples, apart) if apart else {})}
-        return self._rows(parsed, dense)
+        return self._rows(_with_one_value(parsed, self._of_one), dense)
 
     def accept(self, named: Mapping[str, tf.Tensor]) -> RawColumns:
         """Take the tensors of `named_specs`."""
@@ -155,34 +156,34 @@ class Columns:
         )
 
 
-def _of_one(column: ColumnConfig) -> tf.io.FixedLenFeature | tf.io.FixedLenSequenceFeature | None:
-    """Specify a column of at most one value, which becomes `[B]` and is faster in every later step.
+def _with_one_value(parsed: Raw, names: Sequence[str]) -> Raw:
+    """Make ragged columns of at most one value `[B]`, which is faster in every later step.
 
-    A feature of fixed length may be missing, but may not be an empty list, as TFX's CsvExampleGen writes it.
+    They are read as ragged features, since one of fixed length may be missing, but may not be an empty list, as TFX's
+    CsvExampleGen writes it; and padding to the longest row would let one row take any memory.
     """
-    if column.multivalent:
-        return None
-    dtype = DTYPES[column.dtype]
-    if dtype == tf.float32:  # see `parse_spec`
-        return tf.io.FixedLenFeature([], dtype, MISSING[dtype])
-    return tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True, default_value=MISSING[dtype])
-
-
-def _with_one_value(parsed: Raw, spec: Mapping[str, Any]) -> Raw:
-    """Make columns of at most one value `[B]`, which were parsed as `[B, n]` with n at most 1."""
-    names = [name for name, feature in spec.items() if isinstance(feature, tf.io.FixedLenSequenceFeature)]
     if not names:
         return parsed
-    widths = tf.stack([tf.shape(parsed[name])[1] for name in names])
-    wrong = tf.strings.reduce_join(tf.boolean_mask(tf.constant(names), widths > 1), separator=", ")
-    rule = " has several values in a row: set `multivalent` in its `column`, or write one value."
-    check = tf.debugging.Assert(tf.equal(wrong, ""), [tf.strings.join(["column ", wrong, rule])])
-    with tf.control_dependencies([check] if check is not None else []):
-        return {name: _first(value) if name in names else value for name, value in parsed.items()}
+    splits = tf.stack([parsed[name].row_splits for name in names])
+    all_present = tf.reduce_all(tf.equal(splits, tf.range(tf.shape(splits, tf.int64)[1])))
+
+    def checked() -> Raw:
+        widest = tf.reduce_max(splits[:, 1:] - splits[:, :-1], 1)
+        wrong = tf.strings.reduce_join(tf.boolean_mask(tf.constant(names), widest > 1), separator=", ")
+        rule = " has several values in a row: set `multivalent` in its `column`, or write one value."
+        check = tf.debugging.Assert(tf.equal(wrong, ""), [tf.strings.join(["column ", wrong, rule])])
+        with tf.control_dependencies([check] if check is not None else []):
+            return {name: _first(parsed[name]) for name in names}
+
+    return {**parsed, **tf.cond(all_present, lambda: {name: parsed[name].flat_values for name in names}, checked)}
 
 
-def _first(value: tf.Tensor) -> tf.Tensor:
-    return tf.pad(value, [[0, 0], [0, 1]], constant_values=MISSING[value.dtype])[:, 0]
+def _first(column: tf.RaggedTensor) -> tf.Tensor:
+    """Return the only value of each row, and the mark of a missing value for an empty row."""
+    missing = tf.constant(MISSING[column.dtype], column.dtype, [1])
+    first, end = column.row_splits[:-1], column.row_splits[1:]
+    values = tf.concat([column.flat_values, missing], 0)
+    return tf.gather(values, tf.where(end > first, first, tf.size(column.flat_values, tf.int64)))
 
 
 def _is_required_int(feature: Spec) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,7 @@ class Delta:
         sizes = [like.dtype.itemsize * like.shape[1] for like in likes]
         try:
             found, weights = read_content(content, sizes, [value.nbytes for value in state.dense])
+            _require_rows_inside(found, likes)
         except (ValueError, KeyError, IndexError, StopIteration, DecodeError) as error:
             raise CheckpointError(f"a delta does not fit its version ({error}): push the model again.") from error
         tables = {
@@ -130,6 +131,12 @@ class Delta:
             if value.tobytes() != before.tobytes()
         }
         return cls(tables=tables, dense=dense)
+
+
+def _require_rows_inside(tables: Sequence[TableContent], likes: Sequence[Array]) -> None:
+    for one, like in zip(tables, likes, strict=True):
+        if max(one.rows.max(initial=0), one.came_rows.max(initial=0)) >= len(like):
+            raise ValueError(f"a row is not among {len(like)}")
 
 
 def _content_of(change: TableChange) -> TableContent:

@@ -20,6 +20,8 @@ import tensorflow as tf
 from embedding_core.varints import from_varints, varints
 
 NUMBERS, VALUES, TOKENS, DENSE = "numbers", "values", "tokens", "dense"
+BITS = 35
+"""How many bits a number may have: 5 groups."""
 COUNTS = 3
 """How many counts there are for each table."""
 
@@ -86,6 +88,8 @@ def read_content(
     features = tf.train.Example.FromString(content).features.feature
     texts = {name: bytes(one.bytes_list.value[0]) for name, one in features.items()}
     numbers = from_varints(texts.get(NUMBERS, b"")).astype(np.int64)
+    if ((numbers < 0) | (numbers >> BITS > 0)).any():
+        raise ValueError("a number is too large")
     head = COUNTS * len(row_bytes) + 1
     counts = numbers[: head - 1].reshape(-1, COUNTS)
     lists = iter(_split(numbers[head:], [*counts[:, :2].ravel(), numbers[head - 1]]))

@@ -11,12 +11,12 @@ import tensorflow as tf
 
 from embedding_core.errors import ConfigError
 from embedding_core.serving.changing_tokens import GONE, ChangingTokenTable
-from embedding_core.serving.delta_bytes import COUNTS, DENSE, NUMBERS, TOKENS, VALUES
+from embedding_core.serving.delta_bytes import BITS, COUNTS, DENSE, NUMBERS, TOKENS, VALUES
 from embedding_core.serving.row_formats import decoded
 from embedding_core.serving.served_state import Layout, TableLayout
 
 _DECODED = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.bool)
-_GROUPS = 5  # of 7 bits, in a number
+_GROUPS = BITS // 7
 
 
 class Rows(NamedTuple):

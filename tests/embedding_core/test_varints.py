@@ -24,7 +24,7 @@ def test_negative_numbers_have_ten_bytes():
     assert from_varints(content.tobytes()).view(np.int64).tolist() == [-1, -(2**63)]
 
 
-@pytest.mark.parametrize("wrong", [b"\x80", b"\x01\x80", b"\x80" * 10 + b"\x01"])
+@pytest.mark.parametrize("wrong", [b"\x80", b"\x01\x80", b"\x80" * 10 + b"\x01", b"\x80" * 9 + b"\x02"])
 def test_other_bytes_are_refused(wrong):
     with pytest.raises(ValueError, match="not varints"):
         from_varints(wrong)

@@ -91,6 +91,25 @@ def test_folders_that_a_dead_pusher_left_without_a_file_do_not_stop_the_next(mod
     assert served_versions(base) == [100]
 
 
+def test_file_that_somebody_else_removed_meanwhile_does_not_stop_a_push(model, base, monkeypatch):
+    publish_at(model, base, 100)
+    listed = object_store.file_names_below
+    with monkeypatch.context() as patch:
+        patch.setattr(object_store, "file_names_below", lambda folder: ["gone", *listed(folder)])
+        publish_at(model, base, 200, keep_last=1)
+    assert served_versions(base) == [200]
+
+
+def test_file_with_the_name_of_a_version_is_left_alone(model, base):
+    publish_at(model, base, 100)
+    with tf.io.gfile.GFile(f"{base}/90", "w") as file:
+        file.write("mine")
+    publish_at(model, base, 110)
+    with pytest.raises(ConfigError, match="90' holds no"):
+        publish_at(model, base, 120, keep_last=1)
+    assert tf.io.gfile.exists(f"{base}/90")
+
+
 @pytest.mark.parametrize("removed", range(4))
 def test_removal_that_died_is_finished_by_the_next_push(model, base, monkeypatch, removed):
     publish_at(model, base, 100)

@@ -1,6 +1,7 @@
 """Reading columns from serialized rows."""
 
 import os
+import resource
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
@@ -44,6 +45,22 @@ def test_empty_list_is_as_a_missing_value(rows, words, ids):
     assert read["word"].numpy().tolist() == words
     assert read["id"].numpy().tolist() == [MISSING[tf.int64] if one is None else one for one in ids]
     assert read["list"].to_list() == [[] for _ in rows]
+
+
+def test_long_list_in_a_row_takes_no_more_memory_than_itself():
+    rows = tf.constant([row(word=[b""] * 50_000, id=[1] * 50_000), *[b""] * 4_000])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(tf.errors.InvalidArgumentError, match="column word, id has several values"):
+        tf.function(Columns(COLUMNS, {}).parse)(rows)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB; padded, it would be 6 GB
+
+
+def test_column_that_is_dense_too_is_read_in_both_forms():
+    dense = {"id": tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64), "word": tf.io.VarLenFeature(tf.string)}
+    read = tf.function(Columns(COLUMNS, dense).parse)(tf.constant([row(word=[b"a"], id=[3]), row(id=[])]))
+    assert read.categorical["id"].numpy().tolist() == [3, MISSING[tf.int64]]
+    assert read.dense["id"].to_list() == [[3], []]
+    assert tf.sparse.to_dense(read.dense["word"]).numpy().tolist() == [[b"a"], [b""]]
 
 
 def test_several_values_of_a_column_of_one_are_refused_by_name():
