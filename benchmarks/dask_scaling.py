@@ -18,6 +18,7 @@ import time
 import numpy as np
 
 from benchmarks.dask_cluster import running_cluster
+from pipelines.pipeline.run_target import on_dask
 
 _FILES, _TOKENS = 16, 40
 
@@ -43,11 +44,6 @@ def _seconds(data: pathlib.Path, address: str) -> float:
     examples = standard_artifacts.Examples()
     examples.uri = os.path.join(out, "examples")
     pattern = example_gen_pb2.Input(splits=[example_gen_pb2.Input.Split(name="data", pattern="*.csv")])
-    arguments = [
-        "--runner=components.dask_runner.DaskRunner",
-        f"--dask_cluster={address}",
-        "--sdk_container_image=none",
-    ]
     properties = {
         "input_base": str(data),
         "input_config": proto_utils.proto_to_json(pattern),
@@ -55,7 +51,7 @@ def _seconds(data: pathlib.Path, address: str) -> float:
         "settings": json.dumps({"columns": {"label": "float", "item": "token"}}),
     }
     context = base_beam_executor.BaseBeamExecutor.Context(
-        beam_pipeline_args=arguments, tmp_dir=os.path.join(out, "tmp"), unique_id="1"
+        beam_pipeline_args=[*on_dask(address)], tmp_dir=os.path.join(out, "tmp"), unique_id="1"
     )
     executor = Executor(context)
     try:

@@ -46,7 +46,7 @@ LONGEST_FIRST = (
 # Files that run with Grappler even under `--lean`: a whole pipeline as users run it, and the memory of a step.
 WITH_GRAPPLER = ("pipelines/test_end_to_end.py", "embedding_core/engines/test_step_memory.py")
 RAN = pytest.StashKey()  # the files whose tests ran in this process
-COLLECT_ALL = 16  # files after which all objects are collected
+COLLECT_ALL = 16  # files after which what became garbage after its exclusion is collected: by then it is gigabytes
 _LIGHT = re.compile(r"^pytestmark = .*\blight\b", re.MULTILINE)
 
 
@@ -165,17 +165,13 @@ def exclude_from_collection():
     gc.freeze()
 
 
-def collect_all():
-    """Collect what became garbage after it was excluded, which after many files is gigabytes."""
-    gc.unfreeze()
-    exclude_from_collection()
-
-
 @pytest.hookimpl(tryfirst=True)  # before session fixtures, which also run graphs
 def pytest_runtest_setup(item):
     if file_of(item) not in (ran := item.session.stash.setdefault(RAN, [])):
         ran.append(file_of(item))
-        exclude_from_collection() if len(ran) % COLLECT_ALL else collect_all()
+        if len(ran) % COLLECT_ALL == 0:
+            gc.unfreeze()
+        exclude_from_collection()
     if "tensorflow" in sys.modules and item.config.option.lean:
         from tensorflow import config
 

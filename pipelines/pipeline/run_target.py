@@ -11,12 +11,11 @@ from pipelines.config import PipelineConfig
 from pipelines.pipeline import component_inputs
 from pipelines.pipeline.metadata_connection import metadata_connection
 
-IN_PROCESS = ("--runner=FnApiRunner", "--direct_running_mode=in_memory", "--sdk_container_image=none")
-"""Arguments that run Beam in the task's own process. DirectRunner would try to download another runner and run it.
-
-An in-process runner does not start a container. But unless an argument names a container image, TFX packages itself for
-workers (42 MB in the temporary folder, for each component).
-"""
+NO_CONTAINER = "--sdk_container_image=none"
+"""Keeps TFX from packaging itself for workers (42 MB in the temporary folder, for each component), as it does unless an
+argument names a container image."""
+IN_PROCESS = ("--runner=FnApiRunner", "--direct_running_mode=in_memory", NO_CONTAINER)
+"""Arguments that run Beam in the task's own process. DirectRunner would try to download another runner and run it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,8 +65,12 @@ def local_target(config: PipelineConfig) -> RunTarget:
 def beam_args(config: PipelineConfig, workers: int = 1) -> tuple[str, ...]:
     """Return the arguments of Beam: those of a Dask cluster, or of `workers` processes on this machine."""
     if config.beam.runner == "dask":
-        dask = f"--dask_cluster={config.beam.address}"
-        return ("--runner=components.dask_runner.DaskRunner", dask, "--sdk_container_image=none")
+        return on_dask(str(config.beam.address))
     if workers == 1:
         return IN_PROCESS
     return (*IN_PROCESS, "--direct_running_mode=multi_processing", f"--direct_num_workers={workers}")
+
+
+def on_dask(address: str) -> tuple[str, ...]:
+    """Return the arguments that run Beam on the Dask cluster whose scheduler is at `address`."""
+    return ("--runner=components.dask_runner.DaskRunner", f"--dask_cluster={address}", NO_CONTAINER)

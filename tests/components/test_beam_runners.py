@@ -15,16 +15,14 @@ import time
 import pytest
 
 from embedding_core.errors import ConfigError
+from pipelines.pipeline.run_target import IN_PROCESS, NO_CONTAINER, on_dask
 
 pytestmark = pytest.mark.tfx
 
-NO_CONTAINER = "--sdk_container_image=none"  # without this flag, TFX builds a package of itself for each executor
 WORKERS = {
-    "in_memory": ["--runner=FnApiRunner", "--direct_running_mode=in_memory", NO_CONTAINER],
-    "multi_processing": [
-        "--runner=FnApiRunner", "--direct_running_mode=multi_processing", "--direct_num_workers=2", NO_CONTAINER,
-    ],
-}  # fmt: skip
+    "in_memory": [*IN_PROCESS],
+    "multi_processing": [*IN_PROCESS, "--direct_running_mode=multi_processing", "--direct_num_workers=2"],
+}
 
 
 @contextlib.contextmanager
@@ -141,8 +139,7 @@ def test_dask_gives_the_same_examples_and_vocabularies(rows, here, tmp_path):
 
     local = {"processes": False, "threads_per_worker": 1, "protocol": "tcp", "dashboard_address": None}
     with distributed.LocalCluster(n_workers=2, **local) as cluster:
-        address = f"--dask_cluster={cluster.scheduler_address}"
-        arguments = ["--runner=components.dask_runner.DaskRunner", address, NO_CONTAINER]
+        arguments = [*on_dask(cluster.scheduler_address)]
         examples = ingest(rows, tmp_path, arguments)
         assert read_content(examples.uri).digest == read_content(here[0].uri).digest
         assert count(examples, tmp_path, arguments) == here[1]

@@ -9,6 +9,7 @@ from apache_beam.transforms.userstate import CombiningValueStateSpec
 from apache_beam.transforms.window import FixedWindows, GlobalWindows
 
 from embedding_core.errors import ConfigError, UnsupportedError
+from pipelines.pipeline.run_target import IN_PROCESS, on_dask
 
 pytestmark = pytest.mark.tfx
 UPSTREAM = "apache_beam.runners.dask.dask_runner.DaskRunner"
@@ -61,13 +62,9 @@ def numbers(folder, arguments):
 RIGHT = {"odd": ["1", "3", "5", "7", "9"], "total": [str(20 + 1000)]}
 
 
-def on(address):
-    return ["--runner=components.dask_runner.DaskRunner", f"--dask_cluster={address}"]
-
-
 def test_outputs_go_where_their_tags_say_and_all_are_written(address, tmp_path):
-    assert numbers(tmp_path / "dask", on(address)) == RIGHT
-    assert numbers(tmp_path / "here", ["--runner=FnApiRunner"]) == RIGHT
+    assert numbers(tmp_path / "dask", [*on_dask(address)]) == RIGHT
+    assert numbers(tmp_path / "here", [*IN_PROCESS]) == RIGHT
 
 
 def test_the_runner_of_beam_loses_outputs_without_an_error(address, tmp_path):
@@ -95,7 +92,7 @@ def test_side_inputs_combiners_and_files_give_what_the_direct_runner_gives(addre
             _ = shown | beam.io.WriteToText(str(folder / "out"), num_shards=1)
         return written(folder)
 
-    assert run(tmp_path / "dask", on(address)) == run(tmp_path / "here", ["--runner=FnApiRunner"])
+    assert run(tmp_path / "dask", [*on_dask(address)]) == run(tmp_path / "here", [*IN_PROCESS])
 
 
 class Stateful(beam.DoFn):
@@ -114,14 +111,14 @@ class Stateful(beam.DoFn):
     ],
 )
 def test_what_the_runner_cannot_do_is_refused(address, transform, said):
-    pipeline = beam.Pipeline(argv=on(address))
+    pipeline = beam.Pipeline(argv=[*on_dask(address)])
     _ = pipeline | beam.Create([1, 2]) | transform
     with pytest.raises(UnsupportedError, match=said):
         pipeline.run()
 
 
 def test_the_error_of_a_worker_is_raised_here(address):
-    pipeline = beam.Pipeline(argv=on(address))
+    pipeline = beam.Pipeline(argv=[*on_dask(address)])
     _ = pipeline | beam.Create([1, 0]) | beam.Map(lambda number: 1 // number)
     with pytest.raises(ZeroDivisionError):
         pipeline.run()
@@ -133,7 +130,7 @@ def test_an_address_without_a_scheduler_is_an_error(monkeypatch):
     monkeypatch.setattr(dask_runner, "_CONNECT_SECONDS", 1)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        pipeline = beam.Pipeline(argv=on(f"tcp://127.0.0.1:{free.getsockname()[1]}"))
+        pipeline = beam.Pipeline(argv=[*on_dask(f"tcp://127.0.0.1:{free.getsockname()[1]}")])
         _ = pipeline | beam.Create([1])
         with pytest.raises(ConfigError, match="no Dask scheduler answers there"):
             pipeline.run()
@@ -146,7 +143,7 @@ def test_a_scheduler_without_workers_is_an_error(monkeypatch):
 
     monkeypatch.setattr(dask_runner, "_WORKER_SECONDS", 0.2)
     with distributed.LocalCluster(processes=False, n_workers=0, protocol="tcp", dashboard_address=None) as empty:
-        pipeline = beam.Pipeline(argv=on(empty.scheduler_address))
+        pipeline = beam.Pipeline(argv=[*on_dask(empty.scheduler_address)])
         _ = pipeline | beam.Create([1])
         with pytest.raises(ConfigError, match="has no workers; start some"):
             pipeline.run()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.dask_cluster import running_cluster
+from pipelines.pipeline.run_target import on_dask
 from tests.components.test_beam_runners import PARTS, WORKERS, count, ingest
 
 pytestmark = [pytest.mark.tfx, pytest.mark.slow]
@@ -25,10 +26,6 @@ PROJECT = Path(__file__).parents[2]
 def cluster(tmp_path):
     with running_cluster(tmp_path / "cluster", workers=2) as cluster:
         yield cluster
-
-
-def on(cluster):
-    return ["--runner=components.dask_runner.DaskRunner", f"--dask_cluster={cluster.address}", WORKERS["in_memory"][-1]]
 
 
 class Killing:
@@ -69,18 +66,18 @@ def test_a_killed_worker_changes_no_byte(cluster, rows, tmp_path):
     here = tmp_path / "here"
     expected = ingest(rows, here, WORKERS["in_memory"])
     vocabularies = count(expected, here, WORKERS["in_memory"])
-    ingest(rows, tmp_path / "warm", on(cluster))  # the workers have then loaded TFX
+    ingest(rows, tmp_path / "warm", [*on_dask(cluster.address)])  # the workers have then loaded TFX
 
     killing = Killing(cluster.workers[0], tmp_path / "dask/examples/1", ".staging-*/group-*.json")
-    examples = ingest(rows, tmp_path / "dask", on(cluster))
+    examples = ingest(rows, tmp_path / "dask", [*on_dask(cluster.address)])
     assert killing.killed_at is not None
     assert killing.killed_at < time.monotonic()
     assert read_content(examples.uri).digest == read_content(expected.uri).digest
 
     cluster.add_worker()
-    assert count(examples, tmp_path / "whole", on(cluster)) == vocabularies
+    assert count(examples, tmp_path / "whole", [*on_dask(cluster.address)]) == vocabularies
     killing = Killing(cluster.workers[1], tmp_path / "parts/vocabularies/1", "parts/item/*")
-    assert count(examples, tmp_path / "parts", on(cluster), PARTS) == vocabularies
+    assert count(examples, tmp_path / "parts", [*on_dask(cluster.address)], PARTS) == vocabularies
     assert killing.killed_at is not None
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from embedding_core.errors import ConfigError, DataError
+from pipelines.pipeline.run_target import IN_PROCESS
 
 pytestmark = pytest.mark.tfx
 
@@ -135,8 +136,7 @@ def theirs(inputs, eval_config, folder):
     from tfx.components.evaluator.executor import Executor
     from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
 
-    arguments = ["--runner=FnApiRunner", "--direct_running_mode=in_memory"]
-    return evaluate(Executor(BaseBeamExecutor.Context(beam_pipeline_args=arguments)), inputs, eval_config, folder)
+    return evaluate(Executor(BaseBeamExecutor.Context(beam_pipeline_args=[*IN_PROCESS])), inputs, eval_config, folder)
 
 
 def figures(evaluation):

@@ -3,6 +3,8 @@ import pathlib
 
 import pytest
 
+from pipelines.pipeline.run_target import IN_PROCESS
+
 
 class Output:
     """The output of the executor: its files, its recorded facts, and the examples of a split as dicts."""
@@ -53,11 +55,8 @@ def ingest(tmp_path):
             "data_format": data_format,
             "settings": json.dumps(settings),
         }
-        options = [
-            "--runner=FnApiRunner",
-            f"--direct_running_mode={mode}",
-            f"--direct_num_workers={1 + (mode != 'in_memory')}",
-        ]
+        workers = 1 + (mode != "in_memory")
+        options = [*IN_PROCESS, f"--direct_running_mode={mode}", f"--direct_num_workers={workers}"]
         context = Executor.Context(make_beam_pipeline_fn=lambda: beam.Pipeline(argv=options))
         Executor(context).Do({}, {"examples": [examples]}, properties)
         return Output(examples)

@@ -12,10 +12,11 @@ from tfx.types import standard_artifacts
 from components.example_gen.component import ExampleGen
 from components.example_gen.settings import Settings
 from components.statistics_gen.executor import Executor
+from pipelines.pipeline.run_target import IN_PROCESS
 
 pytestmark = pytest.mark.tfx
 ROWS = 3000
-BEAM = BaseBeamExecutor.Context(beam_pipeline_args=["--runner=FnApiRunner", "--direct_running_mode=in_memory"])
+BEAM = BaseBeamExecutor.Context(beam_pipeline_args=[*IN_PROCESS])
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from embedding_core.serving.loaded_version import LoadedVersion
 from embedding_core.serving.served_state import LAYOUT, Layout, read_state
 from embedding_core.varints import varints
 from tests.deltas.loading import request_of
-from tests.deltas.worlds import SECRET, TABLES, World
+from tests.deltas.worlds import SECRET, World
 
 SIGNATURES = ("serving_default", "embeddings")
 NONE = np.zeros(0, np.int64)
@@ -139,9 +139,7 @@ def numbers(*values):
 
 
 HEAD = (2, 0, 0, *[0] * 9, 0)
-ROWS, STRICT, ITEMS = (
-    f"{kind} of table {name!r}" for kind, name in zip(("rows", "tokens", "tokens"), TABLES, strict=False)
-)
+ROWS, STRICT, ITEMS = "rows of table 'words'", "tokens of table 'strict'", "tokens of table 'items'"
 UNFIT = "do not fit together"
 
 
