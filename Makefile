@@ -13,7 +13,7 @@ MATRIX := 3.11-2.18 3.12-2.20 3.13-2.21
 NEWEST := $(lastword $(MATRIX))
 PYTHONS = PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd:)"
 
-.PHONY: help venv tpu-compiler sparsecore-compiler lock check format test test-core test-tfx test-fast test-matrix test-newest interchange test-wheel release-check docs notebook tfx-next contract tpu-tests tpu-tests-compiler tf-tests sparsecore-judge tfrs-tests tasks layer-values demo online-retail daily daily-kills freshness months reference golden kfp-local shared-metadata image-check faults deltas bench clean
+.PHONY: help venv tpu-compiler sparsecore-compiler lock check format test test-core test-tfx test-fast test-matrix test-newest interchange test-wheel release-check docs pages notebook tfx-next contract tpu-tests tpu-tests-compiler tf-tests sparsecore-judge tfrs-tests tasks layer-values demo online-retail daily pictures daily-kills freshness months reference golden kfp-local shared-metadata image-check faults deltas bench clean
 .PHONY: servers servers-environment kube-api-server kube-check kube-schemas
 
 help: ## list the targets
@@ -127,7 +127,7 @@ test-wheel: venv ## the wheel in an empty environment of each Python, and the RE
 # What cyclonedx-bom, pip-licenses and pip-audit write beside the wheel; they run in environments of their own.
 TOOL := $(UV) tool run --quiet
 DIST := $(CURDIR)/dist
-release-check: venv ## sdist and wheel, the README's commands from the wheel, SBOM, licences, known vulnerabilities; into dist/
+release-check: venv ## sdist and wheel, the commands of README and docs from the wheel, SBOM, licences, known vulnerabilities; into dist/
 	rm -rf $(DIST) .release && $(UV) build --quiet --build-constraints $(LOCKED) --out-dir $(DIST) .
 	$(UV) venv --quiet --no-project --python "$$($(PYTHONS) $(BIN)/python tests/release/second_python.py $(UV))" .release
 	$(UV) pip install --quiet --python .release/bin/python --constraints $(LOCKED) --build-constraints $(LOCKED) \
@@ -137,8 +137,8 @@ release-check: venv ## sdist and wheel, the README's commands from the wheel, SB
 	-$(TOOL) --from pip-audit==2.10.1 pip-audit --requirement $(LOCKED) --disable-pip --require-hashes \
 	    --progress-spinner off --format json --output $(DIST)/audit.json
 	$(BIN)/python tests/release/packages.py $(DIST) $(LOCKED)
-	$(PYTHONS) RELEASE_PYTHON=$(CURDIR)/.release/bin/python $(BIN)/pytest -rPs tests/release tests/test_wheel.py -m "slow or not slow" \
-	    --timeout=3600
+	$(PYTHONS) RELEASE_PYTHON=$(CURDIR)/.release/bin/python $(BIN)/pytest -rPs tests/docs/test_pages_run.py tests/test_wheel.py \
+	    -m "slow or not slow" --timeout=3600
 
 # The site has an environment of its own: nothing of it is needed to use or to test the project.
 SITE_LOCKED := docs/site/requirements.txt
@@ -149,6 +149,10 @@ SITE_LOCKED := docs/site/requirements.txt
 
 docs: .docs/.ready ## build the site into build/site; a warning is an error
 	.docs/bin/mkdocs build
+
+pages: venv ## run every command of README and docs as a reader would; with `make tpu-compiler`, those that compile too
+	$(if $(wildcard .tpu-compiler/.ready),TPU_COMPILER_PYTHON=$(CURDIR)/.tpu-compiler/bin/python) \
+	    $(BIN)/pytest -rs -m "slow or not slow" tests/docs/test_pages_run.py
 
 notebook: venv ## run the notebook of the components, and the pipeline of somebody else that uses them
 	$(BIN)/pytest -m "slow or not slow" tests/examples/test_in_your_own_pipeline.py tests/pipelines/new_project
@@ -214,6 +218,9 @@ online-retail: venv ## the two-tower example; DATA=<folder with the daily CSV fi
 
 daily: venv ## a month of Online Retail, a run per day from the previous day's model; DATA=<folder with the daily CSV files>
 	$(BIN)/python examples/online_retail/daily_runs.py $(DATA) runs
+
+pictures: daily ## the pictures of docs/lineage.md, from the runs of `make daily`; DATA=<folder with the daily CSV files>
+	$(BIN)/python docs/pictures.py runs/online_retail_daily/lineage.html
 
 daily-kills: venv ## two days undisturbed, and two days killed at 40 random moments: the same tables; KILLS=40
 	KILLS=$(or $(KILLS),40) $(BIN)/pytest -m slow tests/pipelines/test_daily_kills.py -s

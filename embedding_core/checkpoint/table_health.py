@@ -127,7 +127,7 @@ class _Reader:
                 yield Block(start=start, rows=rows, slots=tuple(slot for _, slot in slots))
             return
         earlier = self._base.tables[self._table.name]
-        same = type(earlier.optimizer) is type(self._table.optimizer)  # another optimizer's slots may have started anew
+        same = type(earlier.optimizer) is type(self._table.optimizer)  # else the slots may have been initialized again
         old_keys = keys if same else keys[:1]
         sources = self.facts.sources
         read, size = self._base.reader.slices, self._slice_bytes

@@ -30,8 +30,8 @@ def check_file_systems(config: PipelineConfig) -> None:
 def _addresses(config: PipelineConfig) -> Iterator[tuple[str, str]]:
     given = {
         "data.path": config.data.path,
+        "work_dir": config.work_dir,  # before the destination, which is in it by default
         "push.destination": config.push_destination,
-        "work_dir": config.work_dir,
         "evaluation.baseline": config.evaluation.baseline,
         "warm_start.checkpoint": None if config.warm_start is None else config.warm_start.checkpoint,
     }

@@ -15,7 +15,7 @@ import numpy as np
 
 from embedding_core.serving.loaded_version import LoadedVersion
 
-_PATH = re.compile(r"/v1/models/m/versions/(\d+):predict\Z")
+_PATH = re.compile(r"/v1/models/[mx]/versions/(\d+):predict\Z")
 
 
 def _array(value):
@@ -52,7 +52,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server:
-    """Serves version folders of one model called "m"; `drop` is called with each request and may raise to cut it off.
+    """Serves version folders of one model, "m" or "x"; `drop` is called with each request and may raise to cut it off.
 
     Attributes:
       versions: loaded versions by number.

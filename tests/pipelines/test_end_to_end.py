@@ -14,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pictures
 import pytest
 from rich.console import Console
 
@@ -22,6 +23,7 @@ from pipelines.config import data_files, load_config
 
 pytestmark = pytest.mark.tfx
 
+PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "lineage_run.svg"
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 TAXI = Path(__file__).parents[2] / "pipelines" / "examples" / "taxi.yaml"
 PRIVATE = "features.categorical.1={name: company, private: true}"
@@ -371,6 +373,13 @@ def test_every_link_and_figure_of_the_lineage_page_is_the_stores(runs, warm_run,
     pushed = newest_artifact(store, "PushedModel", having={"pushed_version": int(version)})
     read = check_page(page.read_text(), store, pushed)
     assert len(read.tables["From run to run"]) == 2 + 2
+    assert components_in(pictures.drawing(page.read_text())) == components_in(PICTURE.read_text()), "run: make pictures"
+    assert "AUC on the eval split" in pictures.charts(page.read_text())
+
+
+def components_in(drawing):
+    """Return the names of the components whose artifacts a drawing shows."""
+    return set(re.findall(r"#\d+ · (\w+)<", drawing))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,65 @@
+"""Takes the pictures of docs/lineage.md from a lineage page: the drawing of the newest run, and the charts.
+
+    tfx-embeddings lineage CONFIG --html PAGE && python docs/pictures.py PAGE
+
+`make pictures` does both. Addresses of artifacts, which the page shows under the mouse, are left out.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+SVG = "http://www.w3.org/2000/svg"
+FOLDER = Path(__file__).parent / "pictures"
+_STYLE = "text { font: 11px sans-serif; fill: #667085 } text.kind { font-size: 13px; font-weight: 600; fill: #1c2430 }"
+_COLUMNS, _CAPTION = 2, 24  # charts beside each other; height of a caption
+
+
+def drawing(page: str) -> str:
+    """Return the drawing of the page's newest run as an SVG file."""
+    found = re.findall(r'<svg [^>]*aria-label="lineage">.*?</svg>', page, re.DOTALL)[0]
+    plain = re.sub(r"<title>.*?</title>|</?a\b[^>]*>", "", found)
+    root = ET.fromstring(plain.replace("<svg ", f'<svg xmlns="{SVG}" ', 1))  # noqa: S314
+    style = ET.Element(f"{{{SVG}}}style")
+    style.text = _STYLE
+    root.insert(0, style)
+    return _text_of(root)
+
+
+def charts(page: str) -> str:
+    """Return the charts of the page with their captions, two in a row, as an SVG file."""
+    root = ET.Element(f"{{{SVG}}}svg")
+    width = height = 0.0
+    figures = re.findall(r"<figcaption>(.*?)</figcaption>(<svg.*?</svg>)", page, re.DOTALL)
+    for number, (title, svg) in enumerate(figures):
+        chart = ET.fromstring(svg)  # noqa: S314
+        wide, high = (float(chart.attrib[side].removesuffix("pt")) for side in ("width", "height"))
+        x, y = number % _COLUMNS * wide, number // _COLUMNS * (high + _CAPTION)
+        caption = ET.SubElement(root, f"{{{SVG}}}text", {"x": f"{x + 8:g}", "y": f"{y + 16:g}"})
+        caption.text = title
+        caption.set("style", "font: 600 12px sans-serif")
+        chart.attrib.update(x=f"{x:g}", y=f"{y + _CAPTION:g}", width=f"{wide:g}", height=f"{high:g}")
+        root.append(chart)
+        width, height = max(width, x + wide), max(height, y + high + _CAPTION)
+    root.attrib.update(viewBox=f"0 0 {width:g} {height:g}", width=f"{width:g}", height=f"{height:g}")
+    return _text_of(root)
+
+
+def _text_of(root: ET.Element) -> str:
+    ET.register_namespace("", SVG)
+    return ET.tostring(root, encoding="unicode") + "\n"
+
+
+def main(page: Path, folder: Path = FOLDER) -> None:
+    """Write both pictures into a folder."""
+    html = page.read_text(encoding="utf-8")
+    folder.mkdir(exist_ok=True)
+    for name, picture in (("lineage_run.svg", drawing(html)), ("lineage_charts.svg", charts(html))):
+        (folder / name).write_text(picture, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
