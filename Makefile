@@ -16,6 +16,10 @@ PYTHONS = PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd:)"
 .PHONY: help venv tpu-compiler sparsecore-compiler lock check format test test-core test-tfx test-fast test-matrix test-newest interchange test-wheel release-check docs pages notebook tfx-next contract tpu-tests tpu-tests-compiler tf-tests sparsecore-judge tfrs-tests tasks layer-values demo online-retail daily pictures daily-kills freshness months reference golden kfp-local shared-metadata image-check faults deltas bench clean
 .PHONY: servers servers-environment kube-api-server kube-check kube-schemas
 
+# First line of a target that reads the data of Online Retail.
+NEEDS_DATA = $(if $(wildcard $(DATA)/*.csv*),,$(error DATA is '$(DATA)': give the folder with the daily CSV files of Online \
+    Retail, as in make $@ DATA=../online_retail))
+
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -213,10 +217,12 @@ demo: venv ## the whole pipeline on the Chicago taxi trips, ending with a report
 	$(BIN)/tfx-embeddings run pipelines/examples/taxi.yaml --set work_dir=$(CURDIR)/runs/taxi
 
 online-retail: venv ## the two-tower example; DATA=<folder with the daily CSV files>
+	$(NEEDS_DATA)
 	$(BIN)/python examples/online_retail/prepare_data.py $(DATA) runs/online_retail_data
 	$(BIN)/tfx-embeddings run examples/online_retail/online_retail.yaml
 
 daily: venv ## a month of Online Retail, a run per day from the previous day's model; DATA=<folder with the daily CSV files>
+	$(NEEDS_DATA)
 	$(BIN)/python examples/online_retail/daily_runs.py $(DATA) runs
 
 pictures: daily ## the pictures of docs/lineage.md, from the runs of `make daily`; DATA=<folder with the daily CSV files>
@@ -252,11 +258,13 @@ object-stores: venv .object-stores/.ready ## pushes to gs:// killed at random, a
 	@touch $@
 
 freshness: venv ## what replacing tables each minute, hour or day is worth, and the time from event to answer; DATA=<folder with the daily CSV files>
+	$(NEEDS_DATA)
 	$(BIN)/python -m benchmarks.sync_interval $(DATA) --into docs/benchmarks.md
 	$(BIN)/python -m benchmarks.follow_latency $(DATA) runs/follow_latency --seconds 20 --spans 14 \
 	    --set data.empty_columns=allow --set evaluation.min_rows=20
 
 months: venv ## warm start against cold start on Online Retail, month by month; DATA=<folder with the daily CSV files>
+	$(NEEDS_DATA)
 	$(BIN)/python -m benchmarks.month_by_month $(DATA) runs/months --into docs/benchmarks.md
 
 health: venv ## the health gate on trained tables: healthy daily runs, and planted sicknesses; DATA=<folder with the daily CSV files>

@@ -20,8 +20,10 @@ _COLUMNS, _CAPTION = 2, 24  # charts beside each other; height of a caption
 
 def drawing(page: str) -> str:
     """Return the drawing of the page's newest run as an SVG file."""
-    found = re.findall(r'<svg [^>]*aria-label="lineage">.*?</svg>', page, re.DOTALL)[0]
-    plain = re.sub(r"<title>.*?</title>|</?a\b[^>]*>", "", found)
+    found = re.search(r'<svg [^>]*aria-label="lineage">.*?</svg>', page, re.DOTALL)
+    if found is None:
+        raise SystemExit("the page has no drawing: give one that `tfx-embeddings lineage --html` wrote.")
+    plain = re.sub(r"<title>.*?</title>|</?a\b[^>]*>", "", found[0])
     root = ET.fromstring(plain.replace("<svg ", f'<svg xmlns="{SVG}" ', 1))  # noqa: S314
     style = ET.Element(f"{{{SVG}}}style")
     style.text = _STYLE
@@ -34,6 +36,8 @@ def charts(page: str) -> str:
     root = ET.Element(f"{{{SVG}}}svg")
     width = height = 0.0
     figures = re.findall(r"<figcaption>(.*?)</figcaption>(<svg.*?</svg>)", page, re.DOTALL)
+    if not figures:
+        raise SystemExit("the page has no charts: give the page of a model with a run before it.")
     for number, (title, svg) in enumerate(figures):
         chart = ET.fromstring(svg)  # noqa: S314
         wide, high = (float(chart.attrib[side].removesuffix("pt")) for side in ("width", "height"))
@@ -62,4 +66,4 @@ def main(page: Path, folder: Path = FOLDER) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1])) if len(sys.argv) == 2 else sys.exit(__doc__)

@@ -13,7 +13,7 @@ def main() -> int:
     """Serve until the process is ended; it may serve several trainings, one after the other.
 
     Returns:
-      1 with a message if TF_CONFIG names no such task.
+      1 with a message if TF_CONFIG names no such task, or its address cannot be used.
     """
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
     from embedding_core.errors import ConfigError
@@ -24,10 +24,10 @@ def main() -> int:
         if task is None or not task.serves:
             kind = "no cluster" if task is None else repr(task.kind)
             raise ConfigError(f"TF_CONFIG names {kind} as this process' task: it must be 'worker' or 'ps'.")
+        serve(task)
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    serve(task)
     return 0
 
 

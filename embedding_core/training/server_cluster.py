@@ -6,6 +6,7 @@ import functools
 import json
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from embedding_core.layer.server_tables import RowPartitioner
 _log = logging.getLogger(__name__)
 _VARIABLE = "TF_CONFIG"
 _CHIEF, _WORKER, _SERVER = "chief", "worker", "ps"
+_LAST_PORT = 65535
 _EXAMPLE = (
     '{"cluster": {"chief": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222"], "ps": ["10.0.0.3:2222"]}, '
     '"task": {"type": "chief", "index": 0}}'
@@ -55,18 +57,23 @@ def cluster_task() -> ClusterTask | None:
         given = json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{_VARIABLE} is not JSON ({error}): write it as {_EXAMPLE}.") from error
-    if not isinstance(given, dict) or not given.get("cluster"):
+    if not isinstance(given, dict):
+        raise ConfigError(f"{_VARIABLE} is {text!r}: write an object, as in {_EXAMPLE}.")
+    if not given.get("cluster"):
         return None
     return _checked(given["cluster"], given.get("task"))
 
 
 def _checked(cluster: Any, task: Any) -> ClusterTask:
     if not isinstance(cluster, dict) or not all(_is_addresses(value) for value in cluster.values()):
-        raise ConfigError(f"`cluster` of {_VARIABLE} is {cluster!r}: write lists of host:port, as in {_EXAMPLE}.")
-    if not isinstance(task, dict) or task.get("type") not in cluster:
+        raise ConfigError(
+            f"`cluster` of {_VARIABLE} is {cluster!r}: write lists of host:port with ports from 1 to 65535, as in "
+            f"{_EXAMPLE}."
+        )
+    if not isinstance(task, dict) or not isinstance(task.get("type"), str) or task["type"] not in cluster:
         raise ConfigError(f"`task` of {_VARIABLE} is {task!r}: `type` must be one of {', '.join(sorted(cluster))}.")
     kind, index = task["type"], task.get("index", 0)
-    if not isinstance(index, int) or not 0 <= index < len(cluster[kind]):
+    if type(index) is not int or not 0 <= index < len(cluster[kind]):
         raise ConfigError(
             f"`task.index` of {_VARIABLE} is {index!r}: there are {len(cluster[kind])} tasks of the kind {kind!r}, "
             "numbered from 0."
@@ -75,7 +82,13 @@ def _checked(cluster: Any, task: Any) -> ClusterTask:
 
 
 def _is_addresses(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) and ":" in one for one in value)
+    return isinstance(value, list) and all(isinstance(one, str) and _is_address(one) for one in value)
+
+
+def _is_address(text: str) -> bool:
+    """Return whether the text is host:port; gRPC would take a port above 65535 modulo 65536."""
+    found = re.fullmatch(r".+:(\d{1,5})", text)
+    return found is not None and 1 <= int(found[1]) <= _LAST_PORT
 
 
 def _as_chief() -> ClusterTask:
@@ -101,15 +114,19 @@ def _as_chief() -> ClusterTask:
             f"the cluster of {_VARIABLE} has {len(task.cluster.get(_CHIEF, ()))} tasks under 'chief': list the address "
             "of this process there, at which workers and parameter servers reach it."
         )
-    unknown = sorted(set(task.cluster) - {_CHIEF, _WORKER, _SERVER, "evaluator"})
-    if unknown:
-        raise ConfigError(f"the cluster of {_VARIABLE} has {unknown[0]!r}: the tasks are chief, worker and ps.")
+    _check_kinds(task.cluster)
     if task.kind != _CHIEF:
         raise ConfigError(
             f"{_VARIABLE} says that this process is {task.kind!r}: the chief trains; start "
             "`python -m embedding_core.training.cluster_server` in the others."
         )
     return task
+
+
+def _check_kinds(cluster: Mapping[str, Sequence[str]]) -> None:
+    unknown = sorted(set(cluster) - {_CHIEF, _WORKER, _SERVER, "evaluator"})
+    if unknown:
+        raise ConfigError(f"the cluster of {_VARIABLE} has {unknown[0]!r}: the tasks are chief, worker and ps.")
 
 
 def _spec(cluster: Mapping[str, Sequence[str]]) -> tf.train.ClusterSpec:
@@ -139,7 +156,19 @@ def parameter_server_strategy() -> tf.distribute.ParameterServerStrategy:
 
 
 def serve(task: ClusterTask) -> None:
-    """Serve as a worker or a parameter server until the process is ended."""
-    server = tf.distribute.Server(_spec(task.cluster), job_name=task.kind, task_index=task.number, protocol="grpc")
-    _log.info("%s %d serves at %s", task.kind, task.number, task.cluster[task.kind][task.number])
+    """Serve as a worker or a parameter server until the process is ended.
+
+    Raises:
+      ConfigError: the cluster has unknown tasks, or the server cannot listen at its address.
+    """
+    _check_kinds(task.cluster)
+    address = task.cluster[task.kind][task.number]
+    try:
+        server = tf.distribute.Server(_spec(task.cluster), job_name=task.kind, task_index=task.number, protocol="grpc")
+    except tf.errors.OpError as error:
+        raise ConfigError(
+            f"{task.kind} {task.number} of {_VARIABLE} cannot listen at {address} ({error.message}): end the process "
+            "that uses the port, or name another address."
+        ) from error
+    _log.info("%s %d serves at %s", task.kind, task.number, address)
     server.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The new project.", show_default=False)],
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="The new project.", show_default=False)],
     data: Annotated[
         str | None,
         typer.Option(
@@ -35,13 +36,17 @@ def init(
     """
     from pipelines.new_project.write_project import CONFIG, template_folder, write_project
 
-    found = write_project(folder, data, label)
+    if not folder.strip():
+        raise typer.BadParameter("it is empty: name the folder of the new project.", param_hint="FOLDER")
+    project = Path(folder)
+    found = write_project(project, data, label)
     for file in sorted(template_folder().iterdir()):
         if file.is_file():
-            echo(f"wrote {folder / file.name}")
+            echo(f"wrote {project / file.name}")
     if found is not None:
         for line in found.lines:
             echo(line)
         for doubt in (*found.warnings, *(f"a run would fail: {problem}" for problem in found.problems)):
             echo(f"warning: {doubt}", err=True)
-    echo(f"Correct the guesses in {folder / CONFIG}, then: tfx-embeddings run {folder / CONFIG}")
+    config = project / CONFIG
+    echo(f"Correct the guesses in {config}, then: tfx-embeddings run {shlex.quote(str(config))}")

@@ -16,6 +16,7 @@ from embedding_core.errors import ConfigError
 from embedding_core.health.health_section import Health
 from embedding_core.planning.table_overrides import TableOverrides
 from embedding_core.schema import NAME_RULE, ByName, Count, Listed, Mistakes, Name, PositiveNumber, Section, Text
+from embedding_core.storage import is_remote
 from embedding_core.tasks import Task
 from embedding_core.training_config import Training
 from embedding_core.warm_start import WarmStart
@@ -101,7 +102,9 @@ class PipelineConfig(Section):
     python_path: Text
 
     def mistakes(self) -> Mistakes:
-        """Yield the labels whose names the outputs of the model cannot have."""
+        """Yield the labels whose names the outputs of the model cannot have, and a `work_dir` in an object store."""
+        if self.work_dir is not None and is_remote(self.work_dir):
+            yield "work_dir", f"is {self.work_dir!r}: it must be a folder; `push.destination` may be an address."
         for name in self.labels or ():  # None if another mistake is in the section
             try:
                 Task(name=name)

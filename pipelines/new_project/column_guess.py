@@ -18,6 +18,7 @@ _LISTS = 0.3  # share of values that a sign must split into several
 _LONG_TAIL = 20.0  # largest number over the median, above which an amount gets log1p
 _ENOUGH = 50  # fewer values say nothing about how often they repeat
 _NUMBERED = 1.2  # numbers of rows reach from the least to so many times the number of rows
+_EXACT = 2.0**53  # from here on, neighbouring whole numbers are one float
 _EMPTY = 0.995  # share of rows without a value above which a column is left out
 _WORDS = 3  # a text with as many words is read word by word
 
@@ -97,7 +98,7 @@ def _guess(name: str, column: Column) -> Guess:
     whole = column.kind == "whole numbers" or (is_number(column) and column.with_point == values)
     if is_number(column) and not (whole and (named & _CATEGORY or (column.distinct <= _FEW and not once))):
         low, _, high = column.extent or (0.0, 0.0, 0.0)
-        if once and whole and high - low < _NUMBERED * column.rows:
+        if once and whole and high < _EXACT and high - low < _NUMBERED * column.rows:
             return guess("left_out", "numbers of the rows")
         return _amount(name, column)
     separator = _separator(column)

@@ -145,7 +145,7 @@ def _model(label: LabelGuess, names: Mapping[str, str]) -> Iterator[str]:
 
 def _left_out(features: Sequence[Guess], look: DataLook) -> Iterator[str]:
     left_out = [(guess.column, guess.why) for guess in features if guess.role in ("left_out", "time")]
-    left_out += [(name, f"of type {kind}, which an example cannot hold") for name, kind in look.unreadable.items()]
+    left_out += look.unreadable.items()
     if left_out:
         yield ""
         yield "# Columns that are left out:"

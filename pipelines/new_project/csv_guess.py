@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from components.example_gen.csv_format import COMMON_DELIMITERS
 from components.example_gen.opened_files import open_unpacked, reading
 from components.example_gen.sampling import Column
+from embedding_core.errors import DataError
 from embedding_core.schema import Json
 
 _BYTES = 1 << 18
@@ -30,7 +31,7 @@ def guess_csv(path: str) -> tuple[Json, dict[str, str]]:
       path: a CSV file, compressed or not.
 
     Raises:
-      DataError: the file cannot be read.
+      DataError: the file cannot be read, or is not text.
     """
     with reading(path), open_unpacked(path) as stream:
         start = stream.read(_BYTES)
@@ -39,14 +40,16 @@ def guess_csv(path: str) -> tuple[Json, dict[str, str]]:
     encoding, text = _decoded(start)
     if encoding != "utf-8":
         values["encoding"], reasons["encoding"] = encoding, "the first bytes are not UTF-8"
-    lines = text.splitlines()[:_LINES]
+    if "\0" in text:
+        raise DataError(f"{path} holds a NUL character: it is not a text file, or it is damaged; give a CSV file.")
+    lines = [line for line in text.splitlines()[:_LINES] if len(line) < csv.field_size_limit()]
     if len(start) == _BYTES and len(lines) > 1:
         lines = lines[:-1]  # may be cut off
     delimiter = _delimiter(lines)
     if delimiter != ",":
         values["delimiter"], reasons["delimiter"] = delimiter, "it splits the lines into equally many fields"
     rows = _split(lines, delimiter)
-    if rows and any(_NUMBER.match(field) for field in rows[0]):
+    if rows and any(_NUMBER.match(field) for field in rows[0]) and not _is_header(rows):
         values["columns"] = [f"column_{number}" for number in range(1, len(rows[0]) + 1)]
         reasons["columns"] = "the first line holds a number, so it is a row and not a header; give your own names"
     fields = [field for row in rows for field in row]
@@ -67,6 +70,16 @@ def guess_missing(columns: Mapping[str, Column]) -> tuple[list[str], str]:
                 found.setdefault(text, []).append(name)
     places = sorted({name for names in found.values() for name in names})
     return sorted(found), f"in {', '.join(places[:5])}{', ...' if len(places) > 5 else ''}"
+
+
+def _is_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first row has a word, which does not mean "missing", above numbers: years may be names too."""
+    for place, name in enumerate(rows[0]):
+        below = [row[place] for row in rows[1:] if place < len(row) and row[place].strip()]
+        is_word = name.strip().casefold() not in {"", *_MARKS} and not _NUMBER.match(name)
+        if is_word and below and all(map(_NUMBER.match, below)):
+            return True
+    return False
 
 
 def _decoded(start: bytes) -> tuple[str, str]:

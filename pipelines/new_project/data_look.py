@@ -17,6 +17,7 @@ from components.example_gen.sampling import Column, sample
 from components.example_gen.settings import Settings
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.schema import Json
+from embedding_core.storage import is_remote
 from pipelines.config.data import Data
 from pipelines.config.files import data_location
 from pipelines.config.paths import resolve
@@ -37,7 +38,7 @@ class DataLook:
       section: the keys of the section `data` that differ from their defaults, without the path.
       reasons: why each of these keys was guessed.
       columns: the columns that can be read, in the order of the data.
-      unreadable: the columns of types that an example cannot hold, with the type.
+      unreadable: the columns that are left out because an example cannot hold them, with the reason.
     """
 
     files: tuple[str, ...]
@@ -65,6 +66,8 @@ def look_at(path: str, rows: int = _ROWS) -> DataLook:
     section, reasons = guess_csv(files[0]) if data_format == "csv" else ({}, {})
     csv = CsvFormat(**section)
     readable, unreadable = _columns(files, data_format, csv)
+    if "" in readable:  # the index that pandas writes
+        readable, unreadable = [name for name in readable if name], {**unreadable, "": "it has no name in the header"}
     if not readable:
         raise DataError(f"{files[0]} has no rows, or no column that can be read: give a file with rows.")
     settings = Settings(columns=dict.fromkeys(readable, "token"), csv=csv)
@@ -96,6 +99,10 @@ def _files(path: str) -> tuple[list[str], str]:
         data = Data(path=resolve(path, os.getcwd()))
     except ConfigError as error:
         raise ConfigError(f"`--data` {error}") from error
+    if is_remote(path):
+        from pipelines.local.file_systems import check_address
+
+        check_address("`--data`", path)
     base, pattern = data_location(data)
     try:
         files = find_files(base, without_spans(pattern), None, None).files
@@ -108,12 +115,14 @@ def _files(path: str) -> tuple[list[str], str]:
         known = ", ".join(sorted(map(str, formats)))
         raise ConfigError(
             f"`--data` is {path!r}, whose files are of the formats {known}: give files of one, named {EXTENSIONS}."
+            if None not in formats
+            else f"`--data` is {path!r}: the name of a file does not tell its format; give files named {EXTENSIONS}."
         )
     return files, str(formats.pop())
 
 
 def _columns(files: Sequence[str], data_format: str, csv: CsvFormat) -> tuple[list[str], dict[str, str]]:
-    """Return the columns that all files have, and those of types that no example can hold, with their types."""
+    """Return the columns that all files have, and those that no example can hold, with the reason."""
     if data_format != "parquet":
         return list(sample(files, data_format, Settings(columns={}, passthrough=True, csv=csv), 1).names), {}
     unreadable = _unreadable(files[0])
@@ -126,7 +135,7 @@ def _columns(files: Sequence[str], data_format: str, csv: CsvFormat) -> tuple[li
 
 
 def _unreadable(path: str) -> dict[str, str]:
-    """Return the columns of a Parquet file whose types no example can hold, with their types."""
+    """Return the columns of a Parquet file whose types no example can hold, with the reason."""
     with opened_parquet(path) as file:
         fields: Sequence[pa.Field] = list(file.schema_arrow)
     found = {}
@@ -134,5 +143,5 @@ def _unreadable(path: str) -> dict[str, str]:
         try:
             normal(pa.array([], field.type))
         except (UnsupportedTypeError, pa.ArrowNotImplementedError):
-            found[field.name] = str(field.type)
+            found[field.name] = f"of type {field.type}, which an example cannot hold"
     return found

@@ -62,10 +62,20 @@ def guess_label(columns: Mapping[str, Column], guesses: Sequence[Guess], given: 
     named = [name for name in useful if set(words_of(name)) & _OUTCOME]
     if named:
         return _of_column(named[-1], useful[named[-1]], "named like an outcome")
-    two = [name for name, column in useful.items() if _is_binary(column)]
+    constant = [name for name, column in columns.items() if column.distinct == 1 and set(words_of(name)) & _OUTCOME]
+    if not constant:
+        return _without_name(useful, guesses)
+    found = _of_events(guesses) or _without_name(useful, guesses)
+    only = f"{constant[-1]!r} is named like an outcome, but has one value in these rows, as if they were events"
+    return dataclasses.replace(found, why=f"{found.why}; {only}")
+
+
+def _without_name(columns: Mapping[str, Column], guesses: Sequence[Guess]) -> LabelGuess:
+    """Guess the label by the values of the columns that have several."""
+    two = [name for name, column in columns.items() if _is_binary(column)]
     if two:
-        return _of_column(two[-1], useful[two[-1]], "the last column of two values such as 0 and 1")
-    return _of_events(guesses) or _last(useful)
+        return _of_column(two[-1], columns[two[-1]], "the last column of two values such as 0 and 1")
+    return _of_events(guesses) or _last(columns)
 
 
 def _last(columns: Mapping[str, Column]) -> LabelGuess:

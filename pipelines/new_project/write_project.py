@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 
 from embedding_core.errors import ConfigError
-from embedding_core.storage import is_remote
+from embedding_core.storage import is_remote, whole_file
 from pipelines.checks.data_check import DataCheck, check_data
 from pipelines.checks.early_checks import check_data_settings
 from pipelines.config import config_from_mapping, load_config
@@ -48,26 +49,42 @@ def write_project(folder: Path, data: str | None, label: str | None) -> DataChec
     """
     name = re.sub(r"[^A-Za-z0-9_]+", "_", folder.absolute().name).strip("_")[:100] or "my_project"
     files = {path.name: path for path in sorted(template_folder().iterdir()) if path.is_file()}
-    _check_new(folder, files)
-    text = None if data is None else _guessed(folder, name, data, label)
-    folder.mkdir(parents=True, exist_ok=True)
-    for file, source in files.items():
-        content = source.read_text(encoding="utf-8")
-        if source.suffix in _TEXTS:
-            content = content.replace(_PLACEHOLDER, name)
-        (folder / file).write_text(content if file != CONFIG or text is None else text, encoding="utf-8")
-    if text is None:
+    texts = {file: source.read_text(encoding="utf-8") for file, source in files.items()}
+    texts = {file: text.replace(_PLACEHOLDER, name) if file.endswith(_TEXTS) else text for file, text in texts.items()}
+    try:
+        _check_new(folder, texts)
+        if data is not None:
+            texts[CONFIG] = _guessed(folder, name, data, label)
+        _write(folder, texts)
+    except OSError as error:
+        raise ConfigError(
+            f"{str(folder)!r} cannot be written ({error.strerror}): name a folder on a disk with space."
+        ) from error
+    if data is None:
         return None
     config = load_config(folder / CONFIG)
     return check_data(config, check_data_settings(config))
 
 
-def _check_new(folder: Path, files: dict[str, Path]) -> None:
+def _write(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write the files whole, the configuration last: until then the command may be repeated."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in sorted(texts, key=lambda file: file == CONFIG):
+        with whole_file(folder / file) as half:
+            Path(half).write_text(texts[file], encoding="utf-8")
+
+
+def _check_new(folder: Path, texts: Mapping[str, str]) -> None:
+    """Refuse a folder that has another file of a name of ours; ours may be there if the command was killed."""
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{str(folder)!r} is a file: name a new folder for the project.")
-    there = [file for file in files if (folder / file).exists()]
+    there = [file for file in texts if (folder / file).exists() and not _is_ours(folder / file, texts[file])]
     if there:
         raise ConfigError(f"{str(folder)!r} has {', '.join(there)} already: nothing was written; name another folder.")
+
+
+def _is_ours(path: Path, text: str) -> bool:
+    return path.name != CONFIG and path.is_file() and path.read_bytes() == text.encode()
 
 
 def _guessed(folder: Path, name: str, data: str, label: str | None) -> str:

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import typing
 from pathlib import Path
 
 from code_blocks import blocks_of, commands_of
@@ -69,9 +70,12 @@ class Reader:
 
     Attributes:
       folder: the current folder of all lines.
-      ran: the lines that ran.
+      ran: the lines that ran, and the texts of the blocks of Python.
+      everything: what any reader of the process ran.
       variables: environment variables of the reader's shell.
     """
+
+    everything: typing.ClassVar = set()
 
     def __init__(self, folder, config=CONFIG):
         self.folder, self.ran, self.variables = folder, [], {}
@@ -103,8 +107,13 @@ class Reader:
         for number, form in enumerate(forms_of(line)):
             words = shlex.split(re.sub(r"\bOUT\b", f"OUT{number}", self.with_numbers(form)))  # a new folder for each
             printed = self.call("tfx-embeddings", *words, *ADDED.get(words[0], []), codes=CODES.get(words[0], (0,)))
-        self.ran.append(line)
+        self.note(line)
         return printed
+
+    def note(self, what):
+        """Record that a line of a page, or the block of Python with a text, ran."""
+        self.ran.append(what)
+        self.everything.add(what)
 
     def with_numbers(self, line):
         """Replace numbers of versions and checkpoints by those that there are, the first by the first."""
@@ -130,7 +139,7 @@ class Reader:
         (block,) = (one for one in blocks_of(page) if text in one.text)
         program = "import os\nos.environ['TF_USE_LEGACY_KERAS'] = '1'\n" + before + "\n" + block.text + "\n" + after
         printed = self.call("python", "-c", self.with_numbers(program))
-        self.ran.append(text)
+        self.note(text)
         return printed
 
 

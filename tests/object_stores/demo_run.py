@@ -1,6 +1,6 @@
 """Runs the demo with its root, its pushed versions and its checkpoints below an address.
 
-    python -m tests.object_stores.demo_run gs://bucket FOLDER
+    python -m tests.object_stores.demo_run gs://bucket FOLDER [KEY=VALUE]...
 
 prints the versions that verify, what is wrong with others, and the checkpoints. Only ML Metadata is in the folder.
 """
@@ -21,8 +21,8 @@ from tests.object_stores.killed_pushes import look
 TAXI = Path(__file__).parents[2] / "pipelines/examples/taxi.yaml"
 
 
-def main(address, folder):
-    config = load_config(TAXI, [f"work_dir={folder}", f"push.destination={address}/served"])
+def main(address, folder, *overrides):
+    config = load_config(TAXI, [f"work_dir={folder}", f"push.destination={address}/served", *overrides])
     target = dataclasses.replace(local_target(config), root=f"{address}/artifacts", resume_dir=f"{address}/resume")
     ReportingDagRunner(lambda run: sys.stderr.write(f"{run.node} {run.state}\n")).run(
         create_pipeline(config, target=target)

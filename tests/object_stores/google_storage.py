@@ -99,11 +99,14 @@ def _answer(proxy, server, certificate, key):
 def _serve(client, server, context):
     """Answer `CONNECT`, then the requests inside."""
     with client, contextlib.suppress(OSError, ValueError):  # a client that died in the middle of a request
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         _read_head(client.makefile("rb", buffering=0))
         client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
         with context.wrap_socket(client, server_side=True) as inside:
             file = inside.makefile("rb")
             while head := _read_head(file):
+                if any(line.lower().startswith("expect:") for line in head):
+                    inside.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")  # without it, TensorFlow's client waits a second
                 inside.sendall(_passed_on(head, file, server))
 
 

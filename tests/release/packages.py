@@ -48,6 +48,9 @@ def checked_licences(folder):
 
 
 def show_audit(folder, locked):
+    if not (folder / "audit.json").is_file():
+        print(f"audit.json: pip-audit wrote none, so nothing is known of the {len(locked)} packages of the lock")
+        return
     entries = json.loads((folder / "audit.json").read_text())["dependencies"]
     skipped = [one for one in entries if "skip_reason" in one]
     answered = len(entries) - len(skipped)

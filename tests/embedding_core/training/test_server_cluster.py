@@ -1,4 +1,5 @@
 import json
+import socket
 import subprocess
 import sys
 
@@ -30,6 +31,11 @@ def without(kind):
         ({"cluster": {**CLUSTER, "master": ["a:1"]}, "task": CHIEF}, "has 'master'"),
         ({"cluster": {**CLUSTER, "ps": "10.0.0.3:2222"}, "task": CHIEF}, "write lists of host:port"),
         ({"cluster": {**CLUSTER, "ps": ["10.0.0.3"]}, "task": CHIEF}, "write lists of host:port"),
+        ({"cluster": {**CLUSTER, "ps": ["10.0.0.3:99999"]}, "task": CHIEF}, "with ports from 1 to 65535"),
+        ({"cluster": {**CLUSTER, "ps": ["10.0.0.3:abc"]}, "task": CHIEF}, "with ports from 1 to 65535"),
+        ([], "TF_CONFIG is '[]': write an object"),
+        ({"cluster": CLUSTER, "task": {"type": ["chief"], "index": 0}}, "`type` must be one of chief, ps, worker"),
+        ({"cluster": CLUSTER, "task": {"type": "chief", "index": False}}, "`task.index` of TF_CONFIG is False"),
         ({"cluster": CLUSTER}, "`type` must be one of chief, ps, worker"),
         ({"cluster": CLUSTER, "task": {"type": "worker", "index": 1}}, "`task.index` of TF_CONFIG is 1"),
         ({"cluster": CLUSTER, "task": {"type": "ps", "index": 0}}, "says that this process is 'ps'"),
@@ -59,6 +65,17 @@ def test_server_of_a_chief_ends_with_one_line(monkeypatch):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "TF_CONFIG names 'chief' as this process' task" in done.stderr.splitlines()[-1]
+
+
+def test_port_in_use_ends_with_one_line(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        task = {"type": "worker", "index": 0}
+        monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {**CLUSTER, "worker": [address]}, "task": task}))
+        command = [sys.executable, "-m", "embedding_core.training.cluster_server"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1
+    assert f"worker 0 of TF_CONFIG cannot listen at {address}" in done.stderr.splitlines()[-1]
 
 
 def test_parameter_servers_have_no_topology():

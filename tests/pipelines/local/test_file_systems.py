@@ -19,7 +19,6 @@ def configuration(folder, *overrides):
     [
         ("data.path=s3://bucket/rows.csv", "data.path"),
         ("push.destination=s3://bucket/serving", "push.destination"),
-        ("work_dir=s3://bucket/runs", "work_dir"),
         ("warm_start=s3://bucket/checkpoint", "warm_start.checkpoint"),
     ],
 )
@@ -30,6 +29,12 @@ def test_address_of_s3_is_refused_by_its_key(tmp_path, override, key):
 
 def test_addresses_of_google_storage_and_paths_pass(tmp_path):
     check_file_systems(configuration(tmp_path, "push.destination=gs://bucket/serving"))
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_work_dir_is_a_folder(tmp_path, scheme):
+    with pytest.raises(ConfigError, match=rf"`work_dir` is '{scheme}://bucket/runs': it must be a folder;"):
+        configuration(tmp_path, f"work_dir={scheme}://bucket/runs")
 
 
 @pytest.mark.tfx

@@ -104,6 +104,53 @@ def test_file_without_a_header_gets_names_to_replace(project):
     assert config.data.columns == ("column_1", "column_2")
 
 
+@pytest.mark.parametrize("header", ["user,2020,2021,clicked", "user,on,1.5,clicked"])
+def test_header_may_have_numbers_among_its_names(project, header):
+    config, _ = project(table(header, lambda number: f"u{number % 20},{number % 7},{number * 3.7},{number % 2}"))
+    assert config.data.columns is None
+    assert config.label.column == "clicked"
+
+
+def test_index_that_pandas_writes_is_left_out_with_its_reason(project):
+    config, text = project(table(",user,clicked", lambda number: f"{number},u{number % 20},{number % 2}"))
+    assert features(config) == ([], ["user"])
+    assert "it has no name in the header" in text
+
+
+def test_outcome_of_one_value_is_named_beside_the_guess(project):
+    """Rows of purchases are all positive: the next item is predicted."""
+    config, text = project(table("user,item,clicked", lambda number: f"u{number % 20},i{number * 7 % 30},1"))
+    assert config.label.kind == "positive"
+    assert "'clicked' is named like an outcome, but has one value in these rows" in text
+
+
+def test_large_whole_numbers_are_not_numbers_of_rows(project):
+    config, _ = project(table("user,price,clicked", lambda number: f"u{number % 20},{10**30 + number},{number % 2}"))
+    assert [one.source for one in config.features.dense] == ["price"]
+
+
+def test_killed_command_may_be_repeated(tmp_path):
+    """The configuration is written last: without it, complete files of ours do not count as the user's."""
+    write_project(tmp_path / "mine", None, None)
+    (tmp_path / "mine" / CONFIG).unlink()
+    write_project(tmp_path / "mine", None, None)
+    assert (tmp_path / "mine" / CONFIG).is_file()
+    with pytest.raises(ConfigError, match=r"has pipeline\.yaml already"):
+        write_project(tmp_path / "mine", None, None)
+
+
+def test_field_of_any_length_is_looked_at(project):
+    config, _ = project(table("user,text,clicked", lambda n: f"u{n % 20},{'x' * (200_000 if n == 3 else 5)},{n % 2}"))
+    assert config.label.column == "clicked"
+
+
+def test_folder_that_cannot_be_made_is_one_error(tmp_path):
+    (tmp_path / "file").touch()
+    for name in (tmp_path / "file" / "mine", tmp_path / ("n" * 400)):
+        with pytest.raises(ConfigError, match="cannot be written"):
+            write_project(name, None, None)
+
+
 def test_pairs_of_columns_share_a_vocabulary(project):
     config, _ = project(table("pickup_area,dropoff_area,label", lambda n: f"{n % 9},{n % 8},{n % 2}"))
     assert {one.vocabulary_name for one in config.features.categorical} == {"area"}
@@ -148,7 +195,8 @@ def test_existing_files_are_never_replaced(tmp_path):
         ("a.csv", "shop,label\n", None, "no rows"),
         ("a.csv", "price,label\n1.5,0\n2.5,1\n3.25,0\n", None, "needs at least one"),
         ("a.csv", table("shop,label", lambda n: f"s{n % 9},{n % 2}"), "lable", "did you mean 'label'"),
-        ("a.txt", "a,b\n", None, "give files of one"),
+        ("a.txt", "a,b\n", None, "does not tell its format"),
+        ("a.csv", "user,label\nu\0,1\n", None, "holds a NUL character"),
         (None, "", None, "there is no such file"),
     ],
 )
