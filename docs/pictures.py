@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import sys
 import xml.etree.ElementTree as ET
@@ -40,11 +41,13 @@ def charts(page: str) -> str:
         raise SystemExit("the page has no charts: give the page of a model with a run before it.")
     for number, (title, svg) in enumerate(figures):
         chart = ET.fromstring(svg)  # noqa: S314
+        for metadata in chart.findall(f"{{{SVG}}}metadata"):
+            chart.remove(metadata)
         wide, high = (float(chart.attrib[side].removesuffix("pt")) for side in ("width", "height"))
         x, y = number % _COLUMNS * wide, number // _COLUMNS * (high + _CAPTION)
         caption = ET.SubElement(root, f"{{{SVG}}}text", {"x": f"{x + 8:g}", "y": f"{y + 16:g}"})
-        caption.text = title
-        caption.set("style", "font: 600 12px sans-serif")
+        caption.text = html.unescape(title)
+        caption.set("style", "font: 600 10px sans-serif")
         chart.attrib.update(x=f"{x:g}", y=f"{y + _CAPTION:g}", width=f"{wide:g}", height=f"{high:g}")
         root.append(chart)
         width, height = max(width, x + wide), max(height, y + high + _CAPTION)
@@ -54,14 +57,15 @@ def charts(page: str) -> str:
 
 def _text_of(root: ET.Element) -> str:
     ET.register_namespace("", SVG)
+    ET.register_namespace("xlink", "http://www.w3.org/1999/xlink")
     return ET.tostring(root, encoding="unicode") + "\n"
 
 
 def main(page: Path, folder: Path = FOLDER) -> None:
     """Write both pictures into a folder."""
-    html = page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
     folder.mkdir(exist_ok=True)
-    for name, picture in (("lineage_run.svg", drawing(html)), ("lineage_charts.svg", charts(html))):
+    for name, picture in (("lineage_run.svg", drawing(text)), ("lineage_charts.svg", charts(text))):
         (folder / name).write_text(picture, encoding="utf-8")
 
 
