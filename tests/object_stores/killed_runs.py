@@ -22,6 +22,7 @@ from embedding_core.errors import CheckpointError
 RETRIEVED = "artifacts/CheckpointRetriever/embedding_checkpoint"
 SHORT = ("training.epochs=2", "training.checkpoint_every=10")
 SECONDS = 600  # for one run
+_OF_TWO_STATES = 12  # objects of two saved states, some of which are under a name for the time of the upload
 
 
 def start(address, folder):
@@ -34,11 +35,11 @@ def objects(address, place):
     return len(tf.io.gfile.glob(f"{address}/{place}"))
 
 
-def killed_while_it_uploads(address, folder, place, chance):
-    """Kill a run shortly after a new object appears in a place; return whether it was killed before its end."""
+def killed_while_it_uploads(address, folder, place, chance, more):
+    """Kill a run shortly after a place has so many more objects; return whether it was killed before its end."""
     before, process = objects(address, place), start(address, folder)
     end = time.monotonic() + SECONDS
-    while process.poll() is None and objects(address, place) <= before and time.monotonic() < end:
+    while process.poll() is None and objects(address, place) < before + more and time.monotonic() < end:
         time.sleep(0.02)
     time.sleep(chance.uniform(0, 0.6))
     process.kill()
@@ -82,7 +83,8 @@ def main(address, kills, seed, folder):
     for number in range(int(kills)):
         kind = "state" if number < int(kills) // 2 else "retrieved"
         place = "resume/*/*/*" if kind == "state" else f"{RETRIEVED}/*/*"
-        counts[kind] += killed_while_it_uploads(f"{address}/killed", str(killed), place, chance)
+        more = 1 + _OF_TWO_STATES * number if kind == "state" else 1  # so that the second kill leaves a whole state
+        counts[kind] += killed_while_it_uploads(f"{address}/killed", str(killed), place, chance, more)
         wrong += checkpoints(f"{address}/killed")[1]
     tables = finished(f"{address}/killed", str(killed))
     report = {"killed": counts, "wrong": wrong, "equal": tables == expected, "files": len(tables)}
