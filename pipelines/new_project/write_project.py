@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 
@@ -51,19 +52,27 @@ def write_project(folder: Path, data: str | None, label: str | None) -> DataChec
     files = {path.name: path for path in sorted(template_folder().iterdir()) if path.is_file()}
     texts = {file: source.read_text(encoding="utf-8") for file, source in files.items()}
     texts = {file: text.replace(_PLACEHOLDER, name) if file.endswith(_TEXTS) else text for file, text in texts.items()}
-    try:
+    with _named(folder):
         _check_new(folder, texts)
-        if data is not None:
-            texts[CONFIG] = _guessed(folder, name, data, label)
+    if data is not None:
+        texts[CONFIG] = _guessed(folder, name, data, label)
+    with _named(folder):
         _write(folder, texts)
-    except OSError as error:
-        raise ConfigError(
-            f"{str(folder)!r} cannot be written ({error.strerror}): name a folder on a disk with space."
-        ) from error
     if data is None:
         return None
     config = load_config(folder / CONFIG)
     return check_data(config, check_data_settings(config))
+
+
+@contextlib.contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """Name the folder in an error of the file system."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"{str(folder)!r} cannot be written ({error.strerror}): name a folder on a disk with space."
+        ) from error
 
 
 def _write(folder: Path, texts: Mapping[str, str]) -> None:
