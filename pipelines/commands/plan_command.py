@@ -131,12 +131,13 @@ def _folder(work_dir: str, out: str | None) -> str:
     """Return the folder of the plan.
 
     Raises:
-      ConfigError: it is an address: the page, the rows and the runs are local files.
+      ConfigError: `out` is an address: the page, the rows and the runs are local files.
     """
-    key, given = ("work_dir", work_dir) if out is None else ("--out", out)
-    if is_remote(given):
-        raise ConfigError(f"`{key}` is {given!r}: a plan is written to a local folder; name one with `--out`.")
-    return os.path.join(work_dir, "plan") if out is None else os.path.abspath(out)
+    if out is None:
+        return os.path.join(work_dir, "plan")
+    if is_remote(out):
+        raise ConfigError(f"`--out` is {out!r}: a plan is written to a local folder; name one.")
+    return os.path.abspath(out)
 
 
 def _made(

@@ -373,7 +373,8 @@ def test_every_link_and_figure_of_the_lineage_page_is_the_stores(runs, warm_run,
     pushed = newest_artifact(store, "PushedModel", having={"pushed_version": int(version)})
     read = check_page(page.read_text(), store, pushed)
     assert len(read.tables["From run to run"]) == 2 + 2
-    assert components_in(pictures.drawing(page.read_text())) == components_in(PICTURE.read_text()), "run: make pictures"
+    missing = components_in(pictures.drawing(page.read_text())) - components_in(PICTURE.read_text())
+    assert missing == set(), "run: make pictures"
     assert "AUC on the eval split" in pictures.charts(page.read_text())
 
 

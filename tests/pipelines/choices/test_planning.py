@@ -153,7 +153,7 @@ def test_results_of_other_rows_are_not_used(folder):
         (("--slices", "v3-8", "--topology", "v3-8"), "name all slices in `--slices`"),
         (("--slices", "v3-8", "--set", "data=gone.csv"), "no file has this name"),
         (("--slices", "v3-8", "--out", "gs://bucket/x"), "`--out` is 'gs://bucket/x': a plan is written to a local"),
-        (("--slices", "v3-8", "--set", "work_dir=gs://bucket/x"), "`work_dir` is 'gs://bucket/x': a plan is written"),
+        (("--slices", "v3-8", "--set", "work_dir=gs://bucket/x"), "`work_dir` is 'gs://bucket/x': it must be a folder"),
     ],
 )
 def test_bad_input_is_one_error(folder, capfd, options, message):
