@@ -61,13 +61,15 @@ def _text_of(root: ET.Element) -> str:
     return ET.tostring(root, encoding="unicode") + "\n"
 
 
-def main(page: Path, folder: Path = FOLDER) -> None:
-    """Write both pictures into a folder."""
+def main(page: Path) -> None:
+    """Write both pictures."""
     text = page.read_text(encoding="utf-8")
-    folder.mkdir(exist_ok=True)
+    FOLDER.mkdir(exist_ok=True)
     for name, picture in (("lineage_run.svg", drawing(text)), ("lineage_charts.svg", charts(text))):
-        (folder / name).write_text(picture, encoding="utf-8")
+        (FOLDER / name).write_text(picture, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1])) if len(sys.argv) == 2 else sys.exit(__doc__)
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    main(Path(sys.argv[1]))

@@ -54,6 +54,12 @@ def blocks_of(page):
     return [*found, Block(page, "", "\n".join(lines).rstrip(), start)] if lines else found
 
 
+def block_with(page, text):
+    """Return the only block of a page that has a text."""
+    (block,) = (one for one in blocks_of(page) if text in one.text)
+    return block
+
+
 def commands_of(text, program="tfx-embeddings"):
     """Return the command lines of a program in a block, without comments, with continued lines joined."""
     joined = re.sub(r"\\\n\s*", " ", text)

@@ -10,7 +10,7 @@ import sys
 import typing
 from pathlib import Path
 
-from code_blocks import blocks_of, commands_of
+from code_blocks import block_with, blocks_of, commands_of
 
 CONFIG = """
 data: {path: "clicks/{YYYY}-{MM}-{DD}.csv"}
@@ -136,8 +136,8 @@ class Reader:
 
     def execute(self, page, text, before, after=""):
         """Run the Python block of a page that has a text, between lines of the reader's own program."""
-        (block,) = (one for one in blocks_of(page) if text in one.text)
-        program = "import os\nos.environ['TF_USE_LEGACY_KERAS'] = '1'\n" + before + "\n" + block.text + "\n" + after
+        legacy_keras = "import os\nos.environ['TF_USE_LEGACY_KERAS'] = '1'"
+        program = "\n".join([legacy_keras, before, block_with(page, text).text, after])
         printed = self.call("python", "-c", self.with_numbers(program))
         self.note(text)
         return printed

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from code_blocks import ROOT, blocks_of, pages
+from code_blocks import ROOT, block_with, blocks_of, pages
 from reader import CONFIG, Reader, artifacts_of, commands_of_page, write_day
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
-COMPILERS = {"--compiler tpu": "TPU_COMPILER_PYTHON"}  # `make tpu-tests` compiles every example
+COMPILER = "--compiler tpu"  # needs TPU_COMPILER_PYTHON; `make tpu-tests` compiles every example
 SPANS = "data.spans.first=2026-01-14"
 CHECKPOINTS = "runs/my_config/artifacts/CheckpointRetriever/embedding_checkpoint"
 CONFIGS = "runs/my_config/artifacts/TableConfigGen/table_configs"
@@ -104,7 +104,7 @@ def test_commands_of_a_page(readme, page):
 @pytest.mark.parametrize("page", ["docs/sparsecore_limits.md", "docs/preflight.md"])
 def test_commands_about_tpus(readme, page):
     readme.link("FOLDER", artifacts_of(readme.folder / CONFIGS)[-1])
-    skip = [text for text, variable in COMPILERS.items() if variable not in os.environ]
+    skip = [] if "TPU_COMPILER_PYTHON" in os.environ else [COMPILER]
     readme.follow_page(page, skip)
     if skip:
         warnings.warn(f"{page}: commands with {skip} are left out", stacklevel=1)
@@ -183,7 +183,7 @@ def test_deltas_reach_a_server(tmp_path):
     deltas = "name: x\npush: {deltas: {max_share: 2}}\nwarm_start: pushed\nvocabulary_evolution: pushed\n"
     reader = Reader(tmp_path, without_means + deltas)
     reader.variables["TFX_EMBEDDINGS_DELTA_SECRET"] = secret = secrets.token_hex(32)
-    (block,) = (block for block in blocks_of(SERVING) if "serve-delta" in block.text)
+    block = block_with(SERVING, "serve-delta")
     run, serve, verify = (line for line in commands_of_page(SERVING) if line in block.text.replace("\\\n", ""))
     write_day(tmp_path / "clicks", "2026-01-13")
     reader.run(run)
@@ -215,4 +215,4 @@ def test_every_command_of_every_page_ran(request):
     if request.config.option.keyword or any("::" in argument for argument in request.config.args):
         pytest.skip("not all tests of this file are selected")
     left = {line for page in pages() for line in commands_of_page(page)} - Reader.everything
-    assert {line for line in left if not any(text in line for text in COMPILERS)} == set()
+    assert {line for line in left if COMPILER not in line} == set()

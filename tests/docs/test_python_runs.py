@@ -6,7 +6,7 @@ The Python of other pages has tests beside what it shows; `test_every_block.py` 
 import numpy as np
 import tensorflow as tf
 import tf_keras
-from code_blocks import blocks_of
+from code_blocks import block_with
 
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import TPUEmbedding, TPUEmbeddingV2, simulated_tpu
@@ -18,8 +18,7 @@ tpu = tf.tpu.experimental.embedding
 
 def execute(page, text, program):
     """Run the block of the page that has a text, with the program's names; return all names."""
-    (block,) = (one for one in blocks_of(page) if text in one.text)
-    exec(compile(block.text, page, "exec"), program)
+    exec(compile(block_with(page, text).text, page, "exec"), program)
     return program
 
 

@@ -7,7 +7,7 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"
 import subprocess
 
 import pytest
-from code_blocks import blocks_of
+from code_blocks import block_with
 
 from components.pusher.triton_model import write_triton_model
 from tests.servers.campaign import Models, ask_while_versions_change
@@ -35,7 +35,7 @@ def test_client_of_the_page_gets_the_answer_of_the_version(tmp_path):
     """The Python of docs/serving.md, in the client's environment; models of these tests have no probability."""
     models = Models(tmp_path, count=1)
     write_triton_model(models.base, "serving_default", backends(tmp_path / "backends"))
-    (block,) = (block.text for block in blocks_of("docs/serving.md") if "tritonclient" in block.text)
+    block = block_with("docs/serving.md", "tritonclient").text
     (tmp_path / "row").write_bytes(models.batches[0][0])
     (tmp_path / "example.py").write_text(
         f"def SerializeToString():\n    return open({str(tmp_path / 'row')!r}, 'rb').read()\n"
