@@ -72,7 +72,9 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     try:
         return column.cast(kind)
     except pa.ArrowInvalid as error:
-        raise UnsupportedTypeError(f"{column.type}, with a value that is not a {kind} ({error})") from error
+        raise UnsupportedTypeError(
+            f"{column.type}, with a value that {kind} cannot hold ({error}; write ids as text)"
+        ) from error
 
 
 def kind_of(column: pa.Array) -> str:

@@ -13,6 +13,8 @@ from components.example_gen.csv_format import CsvFormat
 from components.example_gen.data_files import find_files, without_spans
 from components.example_gen.formats import EXTENSIONS, format_of
 from components.example_gen.parquet_rows import opened_parquet
+from components.example_gen.readers import read_batches
+from components.example_gen.rows import BadRows
 from components.example_gen.sampling import Column, sample
 from components.example_gen.settings import Settings
 from embedding_core.errors import ConfigError, DataError
@@ -69,7 +71,7 @@ def look_at(path: str, rows: int = _ROWS) -> DataLook:
     if "" in readable:  # the index that pandas writes
         readable, unreadable = [name for name in readable if name], {**unreadable, "": "it has no name in the header"}
     if not readable:
-        raise DataError(f"{files[0]} has no rows, or no column that can be read: give a file with rows.")
+        raise _nothing_readable(files[0], data_format, csv)
     settings = Settings(columns=dict.fromkeys(readable, "token"), csv=csv)
     read = sample(files, data_format, settings, rows)
     missing, where = guess_missing(read.columns) if data_format == "csv" else ([], "")
@@ -132,6 +134,15 @@ def _columns(files: Sequence[str], data_format: str, csv: CsvFormat) -> tuple[li
         return [], unreadable
     names = sample(files, data_format, Settings(columns={readable[0]: "token"}), 1).names
     return [name for name in readable if name in names], unreadable
+
+
+def _nothing_readable(path: str, data_format: str, csv: CsvFormat) -> DataError:
+    """Return the error of a file without rows, or without any that can be read."""
+    bad = BadRows()
+    next(iter(read_batches(path, data_format, Settings(columns={}, passthrough=True, csv=csv), bad)), None)
+    if bad.first:
+        return DataError(f"{path}: no row can be read. The first:\n  {bad.first[0]}")
+    return DataError(f"{path} has no rows, or no column that can be read: give a file with rows.")
 
 
 def _unreadable(path: str) -> dict[str, str]:

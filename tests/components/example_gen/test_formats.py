@@ -5,6 +5,7 @@ import os
 import pickle
 import zlib
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -138,6 +139,7 @@ def test_column_of_two_types_is_refused(ingest, write_parquet):
         (["a", "b"], "float", "row 1: column 'x' holds text, and the configuration reads it as float"),
         ([{"a": 1}, {"a": 2}], "token", "row 1: column 'x' is of type struct"),
         ([[[1]], [[2]]], "token", "row 1: column 'x' is of type list"),
+        (np.array([1, 2**63], np.uint64), "token", r"type uint64, with a value that int64 cannot hold .*ids as text"),
     ],
 )
 def test_parquet_type_that_does_not_fit_is_refused(ingest, write_parquet, column, kind, expected):

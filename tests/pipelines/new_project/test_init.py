@@ -193,6 +193,7 @@ def test_existing_files_are_never_replaced(tmp_path):
     [
         ("a.csv", "", None, "no header"),
         ("a.csv", "shop,label\n", None, "no rows"),
+        ("a.csv", 'shop,label\n"s1,0\ns2,1\n', None, r"no row can be read(.|\n)*a\.csv:2: malformed CSV: .*quotes"),
         ("a.csv", "price,label\n1.5,0\n2.5,1\n3.25,0\n", None, "needs at least one"),
         ("a.csv", table("shop,label", lambda n: f"s{n % 9},{n % 2}"), "lable", "did you mean 'label'"),
         ("a.txt", "a,b\n", None, "does not tell its format"),
