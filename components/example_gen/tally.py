@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterable, Iterator
 
@@ -17,6 +18,10 @@ from embedding_core.errors import DataError, nearest
 from embedding_core.schema import Json
 
 _DISTINCT = 100
+
+
+class TooFewRowsError(DataError):
+    """There is no row, none for a split, or none with a positive label: further rows may change that."""
 
 
 @dataclasses.dataclass
@@ -229,10 +234,17 @@ class Tally:
           data: the data's path, as errors name it.
 
         Raises:
-          DataError: no rows, too many bad ones, an empty split, a column that is absent, empty or of two kinds.
+          TooFewRowsError: no rows, an empty split, or no row with a positive label.
+          DataError: too many bad rows, or a column that is absent, empty or of two kinds.
         """
         for _, problem in self.problems(settings, data):
-            raise DataError(problem)
+            raise TooFewRowsError(problem) if problem in self._too_few(settings, data) else DataError(problem)
+
+    def _too_few(self, settings: Settings, data: str) -> list[str]:
+        """Return those of the problems that mean that there are too few rows."""
+        of_labels = [labels.problems(settings.labels[name], data) for name, labels in self.labels.items()]
+        found = [*self._no_rows(data), *itertools.chain(*of_labels), *self._splits(settings, data)]
+        return [problem for final, problem in found if not final]
 
     def problems(self, settings: Settings, data: str) -> Iterator[tuple[bool, str]]:
         """Find all reasons why a model cannot be trained on the rows.
@@ -241,9 +253,7 @@ class Tally:
           Whether the problem is final (further rows cannot change it), and the problem.
         """
         if not self.read:
-            first = f", the first is {self.files_without_rows[0]}" if self.files_without_rows else ""
-            counted = f"{self.files} of {self.files} files are empty or have only a header{first}"
-            yield False, f"{data}: no file has rows; {counted}: give files with rows."
+            yield from self._no_rows(data)
             return
         for name, labels in self.labels.items():
             yield from labels.problems(settings.labels[name], data)
@@ -258,6 +268,12 @@ class Tally:
         yield from self._splits(settings, data)
         for name in settings.columns:
             yield from self._column(name, settings, data)
+
+    def _no_rows(self, data: str) -> Iterator[tuple[bool, str]]:
+        if not self.read:
+            first = f", the first is {self.files_without_rows[0]}" if self.files_without_rows else ""
+            counted = f"{self.files} of {self.files} files are empty or have only a header{first}"
+            yield False, f"{data}: no file has rows; {counted}: give files with rows."
 
     def _times(self, histories: Histories) -> Iterator[tuple[bool, str]]:
         if len(self.times) > 1:

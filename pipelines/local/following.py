@@ -3,8 +3,8 @@
 The process stays up, so a run does not load TensorFlow and TFX again. What was trained is read from ML Metadata before
 each run, not kept in a file of its own: a process that is killed and started again, or whose version was rolled back,
 goes on with the first span that the pushed version was not trained on. The rows of a run that pushed nothing are read
-again by the next run, together with the spans that arrived meanwhile. So each row is trained on once, or is in a run
-that is not finished.
+again by the next run, together with the spans that arrived meanwhile, and so are those of spans with too few rows for
+a run. So each row is trained on once, or is in a run that is not finished.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from components import compat
 from components.example_gen.pieces import Span
 from components.example_gen.spans import Spans
+from components.example_gen.tally import TooFewRowsError
 from components.pusher.served import served_versions
 from pipelines.config import PipelineConfig
 from pipelines.console.terminal import echo
@@ -73,6 +74,12 @@ def follow(config: PipelineConfig, *, until_idle: bool = False, runs: int | None
             report = _run(config, chosen, arrived, trained)
         except InUseError as error:
             waits_since = _wait_for_lock(config, error, waits_since)
+            continue
+        except TooFewRowsError as error:
+            if not trained.files:  # the configuration may be wrong: no run has read its data yet
+                raise
+            echo(f"warning: no run until the next span arrives: {error}", err=True)
+            refused = chosen
             continue
         done, waits_since = done + 1, None
         trained = trained_spans(config)

@@ -41,7 +41,12 @@ def test_each_run_goes_on_from_the_pushed_one_and_reads_again_what_was_refused(t
     assert followed(tmp_path) == [True]
     assert followed(tmp_path) == []
 
-    write_day(tmp_path, 3, range(40))
+    write_span(tmp_path, 3, [{"item": "i1", "shop": "s1", "bought": 0, "part": "a"}])
+    assert followed(tmp_path) == []
+    assert "warning: no run until the next span arrives" in (said := capsys.readouterr().err)
+    assert "(span 3): no row is left for the eval split" in said
+
+    write_day(tmp_path, 4, range(40))
     settings = ["evaluation.min_rows=10000", "follow.keep_runs=1"]
     with pytest.raises(SystemExit) as ended:
         cli.main(["follow", str(tmp_path / "my.yaml"), "--until-idle", *(f"--set={one}" for one in settings)])
@@ -50,16 +55,16 @@ def test_each_run_goes_on_from_the_pushed_one_and_reads_again_what_was_refused(t
     first, second = (content for _, content in sorted(digests(tmp_path).items()))
     assert first == second
 
-    for day in (1, 5):
+    for day in (1, 6):
         write_day(tmp_path, day, range(10, 40))
-    shutil.copytree(tmp_path / "days/2", tmp_path / "days/4")
+    shutil.copytree(tmp_path / "days/2", tmp_path / "days/5")
     settings = ["evaluation.baseline=pushed", "follow.full_run_every=1", "follow.keep_runs=1"]
     assert followed(tmp_path, *settings) == [True]  # the baseline is a file of the pushed run, which is kept
     said = capsys.readouterr().err
     assert "1 spans arrived after a later one was trained on (1 to 1)" in said
-    assert "the files of span 4 equal those of span 2, byte for byte: they are not trained on again" in said
+    assert "the files of span 5 equal those of span 2, byte for byte: they are not trained on again" in said
     chain = chain_of(tmp_path)
-    assert chain["spans"] == [[3, 5], [2]]
+    assert chain["spans"] == [[3, 4, 6], [2]]
     assert (chain["trainings"], chain["versions"]) == (3, 2)
     assert len(digests(tmp_path)) == 1
     newest = max(os.listdir(tmp_path / "runs/my/serving"), key=lambda name: (name.isdigit(), name))
@@ -76,10 +81,24 @@ def write_priced_day(folder, day, *, is_empty=False):
         rows = list(csv.DictReader(file))
     for number, row in enumerate(rows):
         row.update({"shop": "", "price": ""} if is_empty else {"price": 1 + (number + day) % 7})
+    write_span(folder, day, rows)
+
+
+def write_span(folder, day, rows):
+    path = folder / "days" / str(day) / "rows.csv"
+    path.parent.mkdir(exist_ok=True)
     with open(path, "w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
+
+
+def test_a_first_span_with_too_few_rows_is_an_error(tmp_path):
+    (tmp_path / "my.yaml").write_text(CONFIG)
+    (tmp_path / "days").mkdir()
+    write_span(tmp_path, 1, [{"item": "i1", "shop": "s1", "bought": 0, "part": "a"}])
+    with pytest.raises(DataError, match=r"no row is left for the eval split"):
+        followed(tmp_path)
 
 
 def test_a_lock_is_waited_for_a_column_may_be_empty_and_what_was_rolled_back_is_trained_on_again(tmp_path, capsys):
