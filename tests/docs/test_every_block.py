@@ -147,6 +147,11 @@ def test_command_and_its_options_exist(block, line):
     assert set(OPTIONAL.findall(line)) - {"--help", "--debug"} <= options
 
 
+def test_readme_says_of_every_command_which_install_has_it():
+    table = re.search(r"(?m)^\| \| Python \|(?:.*\n)+?\n", (ROOT / "README.md").read_text())[0]
+    assert set(COMMAND_LINE.commands) - set(re.findall(r"`([a-z-]+)`", table)) == set()
+
+
 def test_make_targets_exist():
     targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
     lines = [line for block in BLOCKS for line in re.findall(r"(?m)^make ([a-z-]+)", block.text)]
