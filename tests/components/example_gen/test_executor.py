@@ -132,8 +132,11 @@ def test_more_bad_rows_than_allowed_are_one_error(ingest, write, tmp_path):
 
 def test_unclosed_quote_counts_the_lines_it_swallows(ingest, write):
     write('id,side\n1,train\n"2,eval\n3,eval\n4,eval\n')
-    with pytest.raises(DataError, match=r"3 of 4 rows.*\n.*data.csv:3: malformed CSV: unexpected end of data"):
+    with pytest.raises(
+        DataError, match=r"3 of 4 rows.*\n.*data.csv:3: malformed CSV: unexpected end of data"
+    ) as raised:
         ingest(columns={"id": "token"}, split=SIDES)
+    assert raised.type is DataError, "more rows would not help: `follow` must not wait for them"
 
 
 BAD_FILES = {

@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from components.example_gen.tally import TooFewRowsError
 from embedding_core.errors import ConfigError, DataError
 
 pytestmark = pytest.mark.tfx
@@ -74,7 +75,7 @@ def test_row_may_lack_its_label_beside_labels_that_are_not_columns(label):
 
 def test_bound_that_no_label_exceeds_is_named(label):
     with pytest.raises(
-        DataError, match=r"no row has a number above `label.above`, 15, .*'y', which holds '3' \(2 rows\)"
+        TooFewRowsError, match=r"no row has a number above `label.above`, 15, .*'y', which holds '3' \(2 rows\)"
     ):
         label(["3", "4"], label={"column": "y", "above": 15})
 
@@ -114,7 +115,7 @@ def test_label_of_many_values_shows_ten(label):
 
 
 def test_positive_value_that_never_occurs_is_named(label):
-    with pytest.raises(DataError, match=r"no row has the value of `label.positive`, \['<31'\], .* which holds '<30'"):
+    with pytest.raises(TooFewRowsError, match=r"no row has the value of `label.positive`, \['<31'\], .*holds '<30'"):
         label(["<30", "NO"], ["<31"])
 
 
