@@ -164,10 +164,10 @@ notebook: venv ## run the notebook of the components, and the pipeline of somebo
 tfx-next: venv ## try to resolve the newest TFX on each Python; look up in its source the names that the project uses
 	$(BIN)/python tests/tfx_next/try_newest.py
 
-contract: venv ## the full product of kinds, combiners, optimizers and engines against the oracle, and random models
+contract: venv ## the full product of kinds, combiners, optimizers and engines against the oracle, random models, and every strategy's training
 	$(BIN)/pytest tests/embedding_core/test_contract.py tests/embedding_core/engines/test_topologies.py \
-	    tests/embedding_core/engines/test_step_memory.py \
-	    tests/embedding_core/serving/test_same_as_training.py
+	    tests/embedding_core/engines/test_step_memory.py tests/embedding_core/serving/test_same_as_training.py \
+	    tests/embedding_core/training
 
 # It ends with a line for each part: its counts by pytest, and its time.
 tpu-tests: venv tpu-compiler sparsecore-compiler .matrix/sparsecore/.ready ## all that TPUs are tested with, in the environments that it makes; DATA=<folder with the daily CSV files>, TF_TESTS=<checkout of TensorFlow>

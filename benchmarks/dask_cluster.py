@@ -1,6 +1,7 @@
 """Starts a Dask cluster on this machine: a scheduler and workers, each a process of one thread on the loopback address.
 
-The processes are ended, by their ids, when the block ends.
+Arrow has one thread in each too, as in the workers that Dask's nanny starts. The processes are ended, by their ids,
+when the block ends.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Cluster:
         return worker
 
     def _start(self, program: str, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "PYTHONPATH": str(_PROJECT), "TF_USE_LEGACY_KERAS": "1"}
+        environment = {**os.environ, "PYTHONPATH": str(_PROJECT), "TF_USE_LEGACY_KERAS": "1", "OMP_NUM_THREADS": "1"}
         with open(self._folder / f"{name}.log", "wb") as log:
             command = [sys.executable, "-W", "ignore", "-m", f"distributed.cli.{program}", *arguments, *_LOCAL]
             return subprocess.Popen(command, stdout=log, stderr=log, env=environment)

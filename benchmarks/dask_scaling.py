@@ -66,8 +66,8 @@ def main() -> None:
     """Measure, and print a line for each number of workers."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--rows", type=int, default=320_000)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rows", type=int, default=1_280_000)
+    parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     data = given.folder.absolute() / f"rows-{given.rows}"
     if not data.exists():

@@ -149,6 +149,7 @@ def test_positions_of_events_start_anew_with_each_user(tmp_path):
     assert events["item"].to_pylist() == [5, 6, 6, 5, 7, 6]
 
 
+@pytest.mark.slow
 def test_amazon_runs_from_its_files_to_the_hit_rate(tmp_path):
     write_lists(tmp_path / "Toys_and_Games.txt", lines_of(np.random.default_rng(2), 20, 25, 9))
     board = amazon.board(tmp_path, tmp_path / "work", "Toys")

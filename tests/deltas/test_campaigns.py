@@ -249,6 +249,7 @@ def test_no_request_sees_half_a_delta(tmp_path, deltas, answers, pause):
     )
 
 
+@pytest.mark.slow
 def test_without_the_lock_requests_see_half_a_delta(tmp_path, monkeypatch):
     monkeypatch.setattr(delta_graph.DeltaState, "guarded", without_lock)
     seen, _ = load_while_written(tmp_path, 100, 3_000, 0.0)

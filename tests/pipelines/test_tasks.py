@@ -115,7 +115,7 @@ LABELS["histories"] = {
         "histories": {"user": "user", "time": "hour", "columns": {"past": "item"}, "max_length": 5, "min_length": 1}
     },
     "split": "leave_one_out",
-    "evaluation": {"min_rows": 40, "thresholds": {"Recall@10": {"min": 0.0}}},  # one row per user
+    "evaluation": {**RANKED, "min_rows": 40},  # one row per user
     "features": {
         "categorical": [
             {"name": "past", "multivalent": True, "vocabulary": "item", "max_sequence_length": 5},
@@ -124,7 +124,7 @@ LABELS["histories"] = {
     },
     "model": {"name": "sequential", "arguments": {"history": "past", "candidate": "item", "dropout": 0.0}},
 }
-SHORT_FORM = ("histories", "softmax", "three")
+SHORT_FORM = ("histories", "three")
 RETRIEVAL = ("histories", "positive", "sequential", "softmax", "whole")
 SERVED = {
     "three": {"click_logit", "click_probability", "stars_prediction", "visits_prediction"},

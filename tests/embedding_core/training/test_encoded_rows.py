@@ -88,9 +88,18 @@ def _assert_same(one, other):
         np.testing.assert_array_equal(first.numpy(), second.numpy())
 
 
-@pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize(
-    "settings", [{}, {"early_stopping": STOPPING}, {"negatives": NEGATIVES}, {"batch_size": 7, "shuffle_buffer": 5}]
+    ("wide", "settings"),
+    [
+        (False, {}),
+        (True, {"early_stopping": STOPPING}),
+        (False, {"negatives": NEGATIVES}),
+        (True, {"batch_size": 7, "shuffle_buffer": 5}),
+        pytest.param(True, {}, marks=pytest.mark.slow),
+        pytest.param(False, {"early_stopping": STOPPING}, marks=pytest.mark.slow),
+        pytest.param(True, {"negatives": NEGATIVES}, marks=pytest.mark.slow),
+        pytest.param(False, {"batch_size": 7, "shuffle_buffer": 5}, marks=pytest.mark.slow),
+    ],
 )
 def test_encoded_rows_give_the_batches_of_the_examples(tmp_path, wide, settings):
     job = _job(tmp_path, wide=wide, positives="negatives" in settings, **{"epochs": 2, **settings})

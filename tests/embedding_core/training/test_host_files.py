@@ -76,7 +76,9 @@ def test_hosts_draw_negatives_of_their_own(tmp_path):
     assert one.to_list() != other.to_list()
 
 
-@pytest.mark.parametrize("stopping", [None, EarlyStopping(metric="loss", validation_fraction=0.3)])
+@pytest.mark.parametrize(
+    "stopping", [None, pytest.param(EarlyStopping(metric="loss", validation_fraction=0.3), marks=pytest.mark.slow)]
+)
 def test_uneven_hosts_train_what_one_machine_trains_on_the_same_batches(tmp_path, stopping):
     """The hosts have 100 and 50 rows, and each step's batch has all 150, or all but those of the validation part."""
     settings = {"epochs": 3, "dense_optimizer": {"learning_rate": 0.01}, "early_stopping": stopping}

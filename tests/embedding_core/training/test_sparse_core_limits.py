@@ -66,7 +66,11 @@ def _limits_on_simulated_replicas(job, topology):
         (ONE_HOST, {"early_stopping": EarlyStopping(validation_fraction=0.2)}),
         (ONE_HOST, {"negatives": Negatives(feature="word", per_positive=2)}),
         (TWO_HOSTS, {"batch_size": 16, "shuffle_buffer": 5, "steps": 11, "epochs": None}),
-        (TWO_HOSTS, {"batch_size": 16, "early_stopping": EarlyStopping(validation_fraction=0.2)}),
+        pytest.param(
+            TWO_HOSTS,
+            {"batch_size": 16, "early_stopping": EarlyStopping(validation_fraction=0.2)},
+            marks=pytest.mark.slow,
+        ),
         (TWO_HOSTS, {"batch_size": 16, "early_stopping": EarlyStopping(validation_fraction=0.2), "eval_files": 1}),
     ],
 )

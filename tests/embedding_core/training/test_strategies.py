@@ -56,7 +56,7 @@ def close(first, second):
     np.testing.assert_allclose(first.history.evals[-1]["auc"], second.history.evals[-1]["auc"], rtol=1e-4)
 
 
-@pytest.mark.parametrize("topology", ["1x1", "2x2"])
+@pytest.mark.parametrize("topology", [pytest.param("1x1", marks=pytest.mark.slow), "2x2"])
 def test_simulated_tpu_trains_what_a_cpu_trains(trained, topology):
     """36 rows in a batch, 300 in the data: the last batch of an epoch is short."""
     close(trained("cpu"), trained("simulated_tpu", topology))
@@ -134,7 +134,7 @@ def test_missing_device_is_one_error(strategy):
         choose_placement(TrainingConfig(steps=1, strategy=strategy))
 
 
-@pytest.mark.parametrize("topology", ["v5p-8", "v6e-4"])
+@pytest.mark.parametrize("topology", [pytest.param("v5p-8", marks=pytest.mark.slow), "v6e-4"])
 def test_simulated_sparse_cores_train_what_a_cpu_trains_under_the_limits_of_the_data(make_job, tmp_path, topology):
     """The limits are those that TableConfigGen computes: with one id less, the same training fails."""
     settings = {"batch_size": 32, "epochs": 1, "decay": "linear"}  # the rate, a function, must not divide stacks

@@ -61,12 +61,12 @@ def test_model_of_your_own_has_an_output_for_each_task(monkeypatch, tasks):
 
 def test_loss_and_metric_of_your_own_are_the_same_on_both_devices(monkeypatch, tmp_path):
     """The job of test_training.py, with its dense feature as the label: nine of ten labels must be covered."""
-    job = cases.job_in(tmp_path, epochs=8, batch_size=36)
+    job = cases.job_in(tmp_path, epochs=4, batch_size=36)
     label = Task(key="number", kind="regression")
     inputs = dataclasses.replace(job.inputs, dense=(), tasks=(label,))
     results = []
     for strategy in ({"strategy": "cpu"}, {"strategy": "simulated_tpu", "topology": "2x2"}):
-        training = job.training.replace(**strategy, dense_optimizer={"learning_rate": 0.05})
+        training = job.training.replace(**strategy, dense_optimizer={"learning_rate": 0.1})
         module = module_of(example_of("row_loss"), monkeypatch)
         own = dataclasses.replace(job, inputs=inputs, model=module, arguments={}, training=training)
         history = train(own, str(tmp_path / training.strategy)).history
