@@ -124,18 +124,18 @@ def start_tensorflow(*, lean):
 def pytest_collection_modifyitems(config, items):
     places = {name: place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: places.get(file_of(item), len(places)))
-    if config.option.share and not all(map(needs_no_tfx, items)):
+    if config.option.share and not all(map(runs_in_both, items)):
         files = {file_of(item): place for place, item in enumerate(items)}
-        items.sort(key=lambda item: (needs_no_tfx(item), -files[file_of(item)] if needs_no_tfx(item) else 0))
+        items.sort(key=lambda item: (runs_in_both(item), -files[file_of(item)] if runs_in_both(item) else 0))
 
 
 def file_of(item):
     return item.path.relative_to(TESTS).as_posix()
 
 
-def needs_no_tfx(item):
+def runs_in_both(item):
     """Return whether both processes of `make test` collect the file; the TFX process runs it late, shortest first."""
-    return file_of(item).startswith(("embedding_core/", "faults/"))
+    return file_of(item).startswith(("embedding_core/", "faults/", "deltas/"))  # the folders of `make test-core`
 
 
 @pytest.hookimpl(tryfirst=True)
