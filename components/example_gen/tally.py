@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import itertools
 import json
 from collections.abc import Iterable, Iterator
 
@@ -21,7 +20,7 @@ _DISTINCT = 100
 
 
 class TooFewRowsError(DataError):
-    """There is no row, none for a split, or none with a positive label: further rows may change that."""
+    """The data has no rows, none for a split, or none with a positive label: further rows may change that."""
 
 
 @dataclasses.dataclass
@@ -50,12 +49,12 @@ class Labels:
         self.positive += other.positive
         self.other = self.other or other.other
 
-    def problems(self, label: Label, data: str) -> Iterator[tuple[bool, str]]:
+    def problems(self, label: Label, data: str) -> Iterator[tuple[bool, DataError]]:
         """Yield the problems of the label as `Tally.problems` does; their texts show its values and their counts."""
         if self.other:
             yield (
                 True,
-                (
+                DataError(
                     f"{self.other}: label column {label.column!r} is neither 0 nor 1; the rows of {data} hold "
                     f"{self._seen()}. A label is 0 or 1, true or false, yes or no: say which value is 1 "
                     f"with `label: {{column: {label.column}, positive: ...}}`, from which number on with `above: ...`, "
@@ -65,7 +64,7 @@ class Labels:
         if label.above is not None and not self.positive:
             yield (
                 False,
-                (
+                TooFewRowsError(
                     f"{data}: no row has a number above `label.above`, {label.above:g}, in column {label.column!r}, "
                     f"which holds {self._seen()}: correct `label.above`."
                 ),
@@ -73,7 +72,7 @@ class Labels:
         if label.positive and not self.positive:
             yield (
                 False,
-                (
+                TooFewRowsError(
                     f"{data}: no row has the value of `label.positive`, {list(label.positive)!r}, in column "
                     f"{label.column!r}, which holds {self._seen()}: correct `label.positive`, "
                     "which names values as the data writes them; a bound on a number is `label.above`."
@@ -238,22 +237,18 @@ class Tally:
           DataError: too many bad rows, or a column that is absent, empty or of two kinds.
         """
         for _, problem in self.problems(settings, data):
-            raise TooFewRowsError(problem) if problem in self._too_few(settings, data) else DataError(problem)
+            raise problem
 
-    def _too_few(self, settings: Settings, data: str) -> list[str]:
-        """Return those of the problems that mean that there are too few rows."""
-        of_labels = [labels.problems(settings.labels[name], data) for name, labels in self.labels.items()]
-        found = [*self._no_rows(data), *itertools.chain(*of_labels), *self._splits(settings, data)]
-        return [problem for final, problem in found if not final]
-
-    def problems(self, settings: Settings, data: str) -> Iterator[tuple[bool, str]]:
+    def problems(self, settings: Settings, data: str) -> Iterator[tuple[bool, DataError]]:
         """Find all reasons why a model cannot be trained on the rows.
 
         Yields:
-          Whether the problem is final (further rows cannot change it), and the problem.
+          Whether the problem is final (further rows cannot change it), and the problem as an error.
         """
         if not self.read:
-            yield from self._no_rows(data)
+            first = f", the first is {self.files_without_rows[0]}" if self.files_without_rows else ""
+            counted = f"{self.files} of {self.files} files are empty or have only a header{first}"
+            yield False, TooFewRowsError(f"{data}: no file has rows; {counted}: give files with rows.")
             return
         for name, labels in self.labels.items():
             yield from labels.problems(settings.labels[name], data)
@@ -269,36 +264,30 @@ class Tally:
         for name in settings.columns:
             yield from self._column(name, settings, data)
 
-    def _no_rows(self, data: str) -> Iterator[tuple[bool, str]]:
-        if not self.read:
-            first = f", the first is {self.files_without_rows[0]}" if self.files_without_rows else ""
-            counted = f"{self.files} of {self.files} files are empty or have only a header{first}"
-            yield False, f"{data}: no file has rows; {counted}: give files with rows."
-
-    def _times(self, histories: Histories) -> Iterator[tuple[bool, str]]:
+    def _times(self, histories: Histories) -> Iterator[tuple[bool, DataError]]:
         if len(self.times) > 1:
             (one, here), (two, there) = self.times.items()
             yield (
                 True,
-                (
+                DataError(
                     f"column {histories.time!r}, the time of `data.histories`, is a {one} in {here} and a {two} in "
                     f"{there}: write all of its times as dates, or all as numbers."
                 ),
             )
 
-    def _bad(self, settings: Settings, data: str) -> Iterator[tuple[bool, str]]:
+    def _bad(self, settings: Settings, data: str) -> Iterator[tuple[bool, DataError]]:
         if self.bad.count > settings.allowed_bad_rate * self.read:
             first = "\n  ".join(self.bad.first)
             yield (
                 settings.allowed_bad_rate == 0,
-                (
+                DataError(
                     f"{data}: {self.bad.count} of {self.read} rows cannot be used, more than `allowed_bad_rate` "
                     f"{settings.allowed_bad_rate:g} allows. Correct them, leave them out by a row filter, or allow a "
                     f"rate. The first:\n  {first}"
                 ),
             )
 
-    def _splits(self, settings: Settings, data: str) -> Iterator[tuple[bool, str]]:
+    def _splits(self, settings: Settings, data: str) -> Iterator[tuple[bool, DataError]]:
         for split, rows in self.kept.items():
             if rows:
                 continue
@@ -308,7 +297,7 @@ class Tally:
             ]
             yield (
                 False,
-                (
+                TooFewRowsError(
                     f"{data}: no row is left for the {split} split; "
                     f"{', '.join([f'{self.read} rows read', *left_out])}, {self.outside} in neither split, "
                     f"{self.bad.count} set aside, {f'{self.short} with too short a history, ' if self.short else ''}"
@@ -317,25 +306,27 @@ class Tally:
                 ),
             )
 
-    def _kinds(self, name: str) -> Iterator[tuple[bool, str]]:
+    def _kinds(self, name: str) -> Iterator[tuple[bool, DataError]]:
         kinds = self.kinds.get(name, {})
         if len(kinds) > 1:
             (one, here), (two, there) = list(kinds.items())[:2]
             yield (
                 True,
-                f"column {name!r} is {one} in {here} and {two} in {there}: store it as one type throughout"
-                + ("." if "bytes" in kinds else f", or read 3.0 as 3 with `data: {{whole_numbers: [{name}]}}`."),
+                DataError(
+                    f"column {name!r} is {one} in {here} and {two} in {there}: store it as one type throughout"
+                    + ("." if "bytes" in kinds else f", or read 3.0 as 3 with `data: {{whole_numbers: [{name}]}}`.")
+                ),
             )
 
-    def _column(self, name: str, settings: Settings, data: str) -> Iterator[tuple[bool, str]]:
+    def _column(self, name: str, settings: Settings, data: str) -> Iterator[tuple[bool, DataError]]:
         if name not in self.seen:
-            yield False, f"{data}: no row has a column {name!r}: {nearest(name, self.seen)}"
+            yield False, DataError(f"{data}: no row has a column {name!r}: {nearest(name, self.seen)}")
         elif self.present(name)["train"] or settings.allow_empty:
             return
         elif name in settings.made:
             yield (
                 False,
-                (
+                DataError(
                     f"{data}: no row of the train split has an earlier event of its user, so column {name!r} is empty: "
                     "correct `user`, `time` or `ties` of `data.histories`."
                 ),
@@ -343,7 +334,7 @@ class Tally:
         else:
             yield (
                 False,
-                (
+                DataError(
                     f"{data}: column {name!r} is empty in all {self.kept['train']} rows of the train split: remove "
                     "it from the configuration, or correct the data; or, if spans are so small that this happens, set "
                     "`data.empty_columns: allow`."

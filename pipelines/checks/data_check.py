@@ -89,7 +89,7 @@ def _row_problems(tally: Tally | None, settings: Settings, data: str, whole: boo
         return
     for certain, problem in tally.problems(settings, data):
         if whole or certain:
-            yield problem
+            yield str(problem)
 
 
 def _uses(config: PipelineConfig) -> Mapping[str, str]:
