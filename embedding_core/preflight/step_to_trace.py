@@ -13,7 +13,7 @@ from embedding_core.engines.hardware_configs import embedding_feature
 from embedding_core.model_inputs import length_name
 from embedding_core.schema import Json
 from embedding_core.tasks import Task
-from embedding_core.training.softmax_candidates import CANDIDATE, LOG_Q
+from embedding_core.training.softmax_candidates import CANDIDATE, COMPETES, LOG_Q
 from embedding_core.training.step import new_trainable
 from embedding_core.training_config import TrainingConfig
 
@@ -79,7 +79,8 @@ class PipelineStep:
         """Specify a `training_inputs.Batch` of one core."""
         column = tf.TensorSpec([rows, 1], tf.float32)
         lengths = [length_name(feature.name) for feature in config.features if feature.max_sequence_length]
-        softmax = {CANDIDATE: tf.TensorSpec([rows, 1], tf.int32), LOG_Q: column}
+        number = tf.TensorSpec([rows, 1], tf.int32)
+        softmax = {CANDIDATE: number, LOG_Q: column, COMPETES: number}
         return {
             **({"softmax": softmax} if self.training.softmax else {}),
             **({"lengths": dict.fromkeys(lengths, column)} if lengths else {}),

@@ -17,7 +17,7 @@ from embedding_core.training.training_inputs import Batch
 from embedding_core.training.whole_candidates import WholeCandidates
 from embedding_core.training_config import Softmax
 
-CANDIDATE, LOG_Q = "candidate", "log_q"
+CANDIDATE, LOG_Q, COMPETES = "candidate", "log_q", "competes"
 
 
 def candidate_sampler(
@@ -31,10 +31,11 @@ def candidate_sampler(
 ) -> Callable[[tf.Tensor, Batch], Batch]:
     """Make a graph function (step, batch) -> the batch with candidates.
 
-    The batch gets the key `softmax`, with two tensors [B, 1] by name. `candidate`, int32, is the id of each row's
-    candidate, or -1 if the row has none. `log_q`, float32, is the logarithm of how often the candidate is expected in a
-    batch. Drawn candidates are appended as rows with only the candidate's features. Their label is 0; with several
-    labels, all are NaN. The draws depend only on seed and step.
+    The batch gets the key `softmax`, with three tensors [B, 1] by name. `candidate`, int32, is the id of each row's
+    candidate, or -1 if the row has none. `log_q`, float32, is the logarithm of how often the candidate is expected
+    among those that compete. `competes`, int32, is 1 if the candidate is a negative for other rows: with `in_batch`
+    always, else only if it was drawn. Drawn candidates are appended as rows with only the candidate's features. Their
+    label is 0; with several labels, all are NaN. The draws depend only on seed and step.
 
     Args:
       softmax: the settings.
@@ -73,7 +74,7 @@ def candidate_sampler(
     def add(step: tf.Tensor, batch: Batch) -> Batch:
         ids = batch["ids"][softmax.feature]
         candidate = tf.cast(ids[:, :1].to_tensor(default_value=-1, shape=[None, 1]), tf.int32)
-        made = cast(Batch, {**batch, "softmax": expected.with_log_q(candidate, batch["rows"])})
+        made = cast(Batch, {**batch, "softmax": expected.described(candidate, batch["rows"], drawn=False)})
         if not softmax.sampled:
             return made
         key = tf.stack([tf.constant(seed, tf.int64), step])
@@ -101,19 +102,23 @@ class _Expected:
         """Compute the shares of `size` rows; a row for unknown tokens counts as a token that occurs once."""
         seen = np.ones(size)
         seen[: len(counts)] = np.maximum(counts, 1)
-        drawn = np.zeros(size)
-        drawn[: len(counts)] = hosts * drawn_rows(softmax, hosts) * drawn_counts / drawn_counts.sum()
+        # If only drawn candidates compete, a row's candidate may be one that is never drawn. With an expectation of 0,
+        # its logit would be so large that the row had no loss.
+        drawn = np.zeros(size) if softmax.in_batch else np.ones(size)
+        drawn[: len(counts)] = np.maximum(drawn_counts, drawn[: len(counts)])
         self._is_corrected = softmax.correction
+        self._in_batch = softmax.in_batch
         self._per_row = tf.constant(hosts * softmax.in_batch * seen / seen.sum(), tf.float32)
-        self._drawn = tf.constant(drawn, tf.float32)
+        self._drawn = tf.constant(hosts * drawn_rows(softmax, hosts) * drawn / drawn_counts.sum(), tf.float32)
 
-    def with_log_q(self, candidate: tf.Tensor, rows: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return candidates int32 `[n, 1]` with their logQ, given the number of rows of this host's batch."""
+    def described(self, candidate: tf.Tensor, rows: tf.Tensor, *, drawn: bool) -> dict[str, tf.Tensor]:
+        """Return the key `softmax` of candidates int32 `[n, 1]`, given the number of rows of this host's batch."""
+        competes = tf.fill(tf.shape(candidate), tf.constant(int(drawn or self._in_batch), tf.int32))
         if not self._is_corrected:
-            return {CANDIDATE: candidate, LOG_Q: tf.zeros_like(candidate, tf.float32)}
+            return {CANDIDATE: candidate, LOG_Q: tf.zeros_like(candidate, tf.float32), COMPETES: competes}
         ids = tf.maximum(candidate, 0)
         expected = tf.cast(rows, tf.float32) * tf.gather(self._per_row, ids) + tf.gather(self._drawn, ids)
-        return {CANDIDATE: candidate, LOG_Q: tf.math.log(tf.maximum(expected, 1e-30))}
+        return {CANDIDATE: candidate, LOG_Q: tf.math.log(expected), COMPETES: competes}
 
 
 def _with_drawn(
@@ -139,7 +144,7 @@ def _with_drawn(
             ids[name] = tf.concat([batch["ids"][name], tf.gather(of_all, drawn)], 0)
         for name, of_all in candidates.dense.items():
             dense[name] = tf.concat([batch["dense"][name], tf.gather(of_all, drawn)], 0)
-    more = expected.with_log_q(tf.cast(drawn[:, None], tf.int32), batch["rows"])
+    more = expected.described(tf.cast(drawn[:, None], tf.int32), batch["rows"], drawn=True)
     return cast(
         Batch,
         {

@@ -19,7 +19,7 @@ from embedding_core.tasks import Task, retrieval_index
 from embedding_core.tracing import calling_user_code
 from embedding_core.training.learning_rate_decay import config_with_rates, dense_optimizer
 from embedding_core.training.replicated_tables import config_without_slots, keras_optimizers
-from embedding_core.training.softmax_candidates import CANDIDATE, LOG_Q
+from embedding_core.training.softmax_candidates import CANDIDATE, COMPETES, LOG_Q
 from embedding_core.training.softmax_loss import Candidates, softmax_losses
 from embedding_core.training.training_inputs import Batch
 from embedding_core.training.user_functions import UserFunctions
@@ -236,15 +236,14 @@ class Trainable:
     ) -> tf.Tensor:
         """Compute each positive row's loss against the candidates of all replicas, float32 [B, 1]; 0 for other rows."""
         queries, vectors = tower_vectors(self.model, {**_numbers(batch), **activations}, training=training)
-        label = batch["label"][:, retrieval_index(self.tasks)] > 0.5
         has_candidate = (batch["weight"][:, 0] > 0) & (batch["softmax"][CANDIDATE][:, 0] >= 0)
-        is_query = label & has_candidate
+        is_query = (batch["label"][:, retrieval_index(self.tasks)] > 0.5) & has_candidate
         own = tf.range(tf.shape(vectors)[0])
         candidates = Candidates(
             vectors,
             batch["softmax"][CANDIDATE][:, 0],
             batch["softmax"][LOG_Q][:, 0],
-            has_candidate if softmax.in_batch else has_candidate & ~label,
+            has_candidate & (batch["softmax"][COMPETES][:, 0] > 0),
         )
         replica = tf.distribute.get_replica_context()
         if replica.num_replicas_in_sync > 1:

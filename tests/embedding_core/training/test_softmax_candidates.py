@@ -4,9 +4,11 @@ import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import ConfigError
+from embedding_core.tasks import Task
 from embedding_core.training.softmax_candidates import candidate_sampler
+from embedding_core.training.step import new_trainable
 from embedding_core.training.training_inputs import Batch
-from embedding_core.training_config import Softmax, Training
+from embedding_core.training_config import Softmax, Training, TrainingConfig
 
 CONFIG = EmbeddingConfig(
     tables=(
@@ -83,6 +85,48 @@ def test_every_draw_of_every_host_is_expected():
     drawn = found["softmax"]["candidate"].numpy()[3:, 0]
     expected = 9 * COUNTS / (COUNTS.sum() + 1) + 6 / 5
     np.testing.assert_allclose(np.exp(found["softmax"]["log_q"][3:, 0]), expected[drawn], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("in_batch", "trained"), [(True, {0, 1, 2, 3, 4}), (False, {0, 4})])
+def test_rows_of_label_0_compete_only_with_in_batch(in_batch, trained):
+    """Only token 4 is drawn; the row of label 1 has token 0, and three rows of label 0 have the other tokens."""
+    training = TrainingConfig(
+        steps=1,
+        table_optimizer={"name": "sgd", "learning_rate": 1.0},
+        softmax={"feature": "item", "in_batch": in_batch, "sampled": 2, "distribution": "count"},
+    )
+    towers = {"query_features": ["user"], "candidate_features": ["item"]}
+    trainable = new_trainable(
+        CONFIG,
+        training,
+        model="pipelines.models.two_tower",
+        dense=(),
+        arguments=towers,
+        tasks=(Task(),),
+        rows=6,
+        steps=1,
+        replicated=False,
+    )
+    add = candidate_sampler(training.softmax, CONFIG, seed=0, hosts=1, counts=np.array([0, 0, 0, 0, 9]))
+    ids = tf.RaggedTensor.from_tensor(tf.range(4, dtype=tf.int64)[:, tf.newaxis])
+    made = Batch(
+        ids={"item": ids, "user": ids},
+        dense={},
+        label=tf.constant([[1.0], [0.0], [0.0], [0.0]]),
+        weight=tf.ones([4, 1]),
+        rows=tf.constant(4),
+    )
+    items = trainable.tables.variables["i"]
+    before = items.numpy()
+    trainable.train_replica(add(tf.constant(0, tf.int64), made))
+    assert set(np.flatnonzero((items.numpy() != before).any(axis=1))) == trained
+
+
+def test_candidate_that_is_never_drawn_counts_as_one_of_a_row():
+    """Only drawn candidates compete; the rows' candidates are token 0, which is not drawn, and an unknown token."""
+    settings = {"in_batch": False, "sampled": 6, "distribution": "count"}
+    found = sampled(counts=np.array([0, 2, 2, 2, 0]), **settings)["softmax"]
+    np.testing.assert_allclose(np.exp(found["log_q"][:2, 0]), [6 / 6, 6 / 6], rtol=1e-5)
 
 
 @pytest.mark.parametrize("counts", [None, COUNTS[:3], np.zeros(5, np.int64)])
