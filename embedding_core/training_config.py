@@ -104,8 +104,9 @@ class Negatives(Section):
     Attributes:
       feature: categorical feature whose token is replaced by a drawn one.
       per_positive: number of negatives made of each positive row.
-      distribution: distribution of drawn tokens: "uniform" over the vocabulary, or by their "count" in the data. With
-        either value, candidates taken from the batch are as frequent as in the data.
+      distribution: distribution of drawn tokens: "uniform" over the vocabulary, or by their "count" in the feature, not
+        in others that share its vocabulary, such as a history. With either value, candidates taken from the batch are
+        as frequent as in the data.
       candidate_features: all features that describe the candidate; `feature` may be listed or left out.
     """
 
@@ -134,9 +135,10 @@ class Softmax(Section):
 
     Attributes:
       feature: categorical feature that names the candidate, one token a row.
-      in_batch: whether the candidates of other rows of the batch are negatives.
+      in_batch: whether the candidates of other rows of the batch, also of rows of label 0, are negatives; if not, only
+        drawn candidates are.
       sampled: number of candidates drawn for each batch.
-      distribution: chance of a token to be drawn: "uniform" over the vocabulary, or by its "count" in the data.
+      distribution: chance of a token to be drawn: "uniform" over the vocabulary, or by its "count" in the feature.
       temperature: number that the products of the towers' vectors are divided by.
       correction: whether logits are corrected by logQ.
       remove_hits: whether to leave out accidental hits: negatives with the same id as the row's own candidate.

@@ -1,4 +1,4 @@
-"""Counts the rows that have each candidate, if the vocabulary's counts include other features."""
+"""Counts the tokens of one feature, if the vocabulary's counts include other features."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from embedding_core.training.row_stream import batches_by_file
 from embedding_core.training.training_inputs import Inputs, RowParser
-from embedding_core.training.validation_split import Keep
 
 Counts = npt.NDArray[np.int64]
 
@@ -18,18 +17,18 @@ _BATCH = 4096
 
 
 def candidate_counts(
-    inputs: Inputs, feature: str, files: Sequence[str], keep: Keep | None, of_vocabularies: Mapping[str, Counts]
+    inputs: Inputs, feature: str, files: Sequence[str], of_vocabularies: Mapping[str, Counts]
 ) -> Counts | None:
-    """Return how many rows have each token of a feature, int64 [tokens]; None if its vocabulary has no counts.
+    """Return how often a feature has each token, int64 [tokens]; None if its vocabulary has no counts.
 
     If no other feature shares the vocabulary, these are the counts of the vocabulary. Otherwise, those counts include
-    the tokens of the other features, such as a history, so the rows are read once more and counted.
+    the tokens of the other features, such as a history, so the rows are read once more and counted. Both count all rows
+    of the train split, the validation part too.
 
     Args:
       inputs: sources of the model's inputs.
-      feature: the feature that names the candidate.
+      feature: the feature that names the candidate, or whose tokens are drawn as negatives.
       files: TFRecord files of the train split.
-      keep: filter of serialized rows; None for all.
       of_vocabularies: counts by vocabulary.
     """
     config = inputs.config
@@ -39,7 +38,7 @@ def candidate_counts(
         return of_vocabularies.get(vocabulary)
     parse = RowParser(dataclasses.replace(inputs, config=config.of_features([feature]), dense=())).traced()
     counts = np.zeros(len(of_vocabularies[vocabulary]), np.int64)
-    for _, serialized in batches_by_file(files, _BATCH, keep):
-        first = parse(serialized)["ids"][feature][:, :1].values.numpy()
-        counts += np.bincount(first[first < len(counts)], minlength=len(counts))
+    for _, serialized in batches_by_file(files, _BATCH):
+        ids = parse(serialized)["ids"][feature].flat_values.numpy()
+        counts += np.bincount(ids[ids < len(counts)], minlength=len(counts))
     return counts

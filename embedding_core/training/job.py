@@ -188,17 +188,15 @@ class JobData:
         negatives, config = self._job.training.negatives, self._job.inputs.config
         softmax, seed = self._job.training.softmax, self._job.training.seed
         if softmax is not None:
-            known = softmax.feature in {feature.name for feature in config.features}
-            counts = self._candidate_counts(softmax.feature) if known else None
-            candidates = self._whole_candidates(softmax) if known else None
+            counts = self._counts_of(softmax.feature)
+            candidates = self._whole_candidates(softmax)
             return candidate_sampler(
                 softmax, config, seed=seed, hosts=self.hosts_apart, counts=counts, candidates=candidates
             )
         if negatives is None:
             return None
-        counts = None
-        if negatives.distribution == "count" and negatives.feature in {feature.name for feature in config.features}:
-            counts = self._job.counts.get(config.table_of(negatives.feature).vocabulary or "")
+        by_count = negatives.distribution == "count" and not negatives.within_batch
+        counts = self._counts_of(negatives.feature) if by_count else None
         dense = self._job.inputs.dense
         return negative_sampler(negatives, config, seed=seed, dense=dense, counts=counts)
 
@@ -206,7 +204,7 @@ class JobData:
         """Read the other features of drawn candidates from the train split; None if there are none."""
         config, names = self._job.inputs.config, {feature.name for feature in self._job.inputs.config.features}
         others = softmax.other_features
-        if not softmax.sampled or not others:
+        if not softmax.sampled or not others or softmax.feature not in names:
             return None
         unknown = sorted(set(others) - names - set(self._job.inputs.dense))
         if unknown:
@@ -220,10 +218,12 @@ class JobData:
             rows = read_batches(records, self._reader("train"), None, config)
             return whole_candidates(rows, softmax.feature, others, table.vocabulary_size - table.oov_rows)
 
-    def _candidate_counts(self, feature: str) -> npt.NDArray[np.int64] | None:
-        files, keep = self._job.train_files, self._keep.get("train")
+    def _counts_of(self, feature: str) -> npt.NDArray[np.int64] | None:
+        """Count the tokens of a feature in the train split; None if there is no such feature, or its counts lack."""
+        if feature not in {known.name for known in self._job.inputs.config.features}:
+            return None
         with data_errors():
-            return candidate_counts(self._job.inputs, feature, files, keep, self._job.counts)
+            return candidate_counts(self._job.inputs, feature, self._job.train_files, self._job.counts)
 
     def _files_by_host(self, split: str) -> list[HostRows]:
         """Assign the files of a split to hosts; return a single entry if every host reads all files."""

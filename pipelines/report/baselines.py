@@ -23,6 +23,7 @@ from sklearn.metrics import log_loss, mean_absolute_error, mean_poisson_deviance
 
 from components.evaluator.own_metrics import are_most_probable, class_log_losses
 from embedding_core.tasks import Task, prediction_name, retrieval_index
+from embedding_core.training.candidate_counts import candidate_counts
 from embedding_core.training.row_stream import batches_once
 from embedding_core.training.training_inputs import Batch, Inputs, RowParser
 from pipelines.report.run_report import CLASS_METRICS, ERRORS, METRICS
@@ -112,8 +113,11 @@ def compare_with_baselines(
         of_task = (part.of(inputs.tasks, at) for part in (train, held_out))
         scores += [dataclasses.replace(one, label=label) for one in compare(task, *of_task)]
     at = retrieval_index(inputs.tasks)
+    seen = None
     if candidate is not None and not _has_both_classes(train.of(inputs.tasks, at)):
-        popularity = _popularity(inputs, parse, eval_files, candidate, counts)
+        seen = candidate_counts(inputs, candidate, train_files, counts)
+    if candidate is not None and seen is not None:
+        popularity = _popularity(inputs, parse, eval_files, candidate, seen)
         score = _score(f"popularity of {candidate}", popularity, held_out.of(inputs.tasks, at), probability=False)
         label = inputs.tasks[at].name if len(inputs.tasks) > 1 else ""
         scores.append(dataclasses.replace(score, label=label))
@@ -319,12 +323,10 @@ def _strength_note(strength: float) -> str:
 
 
 def _popularity(
-    inputs: Inputs, parse: _Parse, files: Sequence[str], candidate: str, counts: Mapping[str, npt.NDArray[np.int64]]
+    inputs: Inputs, parse: _Parse, files: Sequence[str], candidate: str, counts: npt.NDArray[np.int64]
 ) -> Floats:
-    table = inputs.config.table_of(candidate)
-    by_id = np.zeros(table.vocabulary_size)
-    seen = counts[str(table.vocabulary)]
-    by_id[: len(seen)] = seen
+    by_id = np.zeros(inputs.config.table_of(candidate).vocabulary_size)
+    by_id[: len(counts)] = counts
     sums = [
         tf.reduce_sum(tf.ragged.map_flat_values(lambda ids: tf.gather(by_id, ids), batch["ids"][candidate]), axis=1)
         for _, batch in _batches(parse, files)

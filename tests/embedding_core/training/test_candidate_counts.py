@@ -1,10 +1,16 @@
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.tasks import POSITIVE
+from embedding_core.training import TrainingConfig, TrainingJob
 from embedding_core.training.candidate_counts import candidate_counts
+from embedding_core.training.device_choice import choose_placement
+from embedding_core.training.job import JobData
+from embedding_core.training.kept_rows import rows_folder
 from embedding_core.training.training_inputs import Inputs
 
 ROWS = [(["a", "b"], "a"), (["a"], "c"), (["b", "b"], "a"), ([], "unknown"), (["c"], "")]
@@ -29,11 +35,9 @@ def inputs(folder, tables):
     )
 
 
-@pytest.fixture
-def file(tmp_path):
-    path = str(tmp_path / "rows")
+def write(path, rows):
     with tf.io.TFRecordWriter(path) as writer:
-        for history, item in ROWS:
+        for history, item in rows:
             columns = {"history": [one.encode() for one in history], "item": [item.encode()]}
             features = {
                 name: tf.train.Feature(bytes_list=tf.train.BytesList(value=values)) for name, values in columns.items()
@@ -42,24 +46,42 @@ def file(tmp_path):
     return path
 
 
+@pytest.fixture
+def file(tmp_path):
+    return write(str(tmp_path / "rows"), ROWS)
+
+
 @pytest.mark.parametrize("tables", [["items"], ["items", "items_of_histories"]])
 def test_a_history_of_the_same_vocabulary_is_not_counted(tmp_path, file, tables):
-    found = candidate_counts(inputs(tmp_path, tables), "item", [file], None, SUMMED)
+    found = candidate_counts(inputs(tmp_path, tables), "item", [file], SUMMED)
     assert found.tolist() == [2, 0, 1]
 
 
-def test_rows_that_are_held_back_are_not_counted(tmp_path, file):
-    found = candidate_counts(
-        inputs(tmp_path, ["items"]), "item", [file], lambda rows: tf.range(tf.size(rows)) < 2, SUMMED
+@pytest.mark.parametrize("epochs", [1, 2])  # rows that are read twice are encoded
+def test_negatives_by_count_are_not_drawn_from_a_history(tmp_path, epochs):
+    """No row has the item b, but every history has it."""
+    files = [write(str(tmp_path / name), [(["b"] * 9, item) for item in "aac" * 40]) for name in ("train", "eval")]
+    job = TrainingJob(
+        inputs=inputs(tmp_path, ["items"]),
+        training=TrainingConfig(epochs=epochs, negatives={"feature": "item", "distribution": "count"}),
+        model="pipelines.models.ranking",
+        train_files=files[:1],
+        eval_files=files[1:],
+        counts={"items": np.array([80, 1080, 40])},
     )
-    assert found.tolist() == [1, 0, 1]
+    with rows_folder(None) as folder:
+        data = JobData(job, choose_placement(job.training), folder)
+        (drawn,) = (batch for batch in itertools.islice(data.train(0), 1))
+    items = drawn["ids"]["item"].flat_values.numpy()[data.rows :]
+    assert len(items) == data.rows
+    assert set(items) == {0, 2}
 
 
 def test_a_vocabulary_of_one_feature_has_the_counts(tmp_path):
     given = inputs(tmp_path, ["items"])
     alone = EmbeddingConfig(tables=given.config.tables, features=given.config.features[:1])
     found = candidate_counts(
-        Inputs(config=alone, vocabularies=given.vocabularies, tasks=given.tasks), "item", [], None, SUMMED
+        Inputs(config=alone, vocabularies=given.vocabularies, tasks=given.tasks), "item", [], SUMMED
     )
     assert found is SUMMED["items"]
-    assert candidate_counts(given, "item", [], None, {}) is None
+    assert candidate_counts(given, "item", [], {}) is None

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 import scipy.sparse
 import sklearn.metrics
+import tensorflow as tf
 from sklearn.linear_model import LogisticRegression
 
+from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.tasks import Task
+from embedding_core.training import Inputs
 from pipelines.report import baselines
 
 pytestmark = pytest.mark.tfx
@@ -64,3 +67,40 @@ def test_rows_without_weight_have_no_metrics_and_choose_nothing():
     weightless = dataclasses.replace(train, weight=np.zeros_like(train.weight))
     assert set(baselines._score("", np.zeros(100), weightless).metrics.values()) == {None}
     assert baselines._of_best_strength(weightless).C == 1.0
+
+
+def write(path, rows):
+    """Write rows of an item, a history of the item b, and a label."""
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for item, label in rows:
+            features = {
+                "item": tf.train.Feature(bytes_list=tf.train.BytesList(value=[item])),
+                "history": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"b"] * 9)),
+                "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+            }
+            writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+    return [str(path)]
+
+
+def test_popularity_of_an_item_does_not_count_histories(tmp_path, monkeypatch):
+    (tmp_path / "items.txt").write_text("b\na\n")
+    table = TableConfig(name="items", vocabulary_size=3, dim=2, vocabulary="items", oov_rows=1)
+    features = [
+        FeatureConfig(name="item", table="items", column=ColumnConfig(name="item")),
+        FeatureConfig(name="history", table="items", column=ColumnConfig(name="history", multivalent=True)),
+    ]
+    inputs = Inputs(
+        config=EmbeddingConfig(tables=[table], features=features),
+        vocabularies={"items": str(tmp_path / "items.txt")},
+        raw_spec={"label": tf.io.FixedLenFeature([], tf.int64)},
+    )
+    monkeypatch.setattr(baselines, "_scorer", lambda folder, tasks: lambda rows: tf.zeros([tf.size(rows), 1]))
+    scores, _ = baselines.compare_with_baselines(
+        inputs,
+        train_files=write(tmp_path / "train", [(b"a", 1), (b"a", 1), (b"b", 1)]),
+        eval_files=write(tmp_path / "eval", [(b"a", 1), (b"b", 0)]),
+        model_folder="",
+        candidate="item",
+        counts={"items": np.array([1 + 27, 2])},
+    )
+    assert {score.scorer: score.metrics["AUC"] for score in scores}["popularity of item"] == 1.0
