@@ -15,6 +15,8 @@ MEASURES = ("Recall", "NDCG", "MRR", "HitRate")
 LARGEST_K = 1000
 GATE_METRICS = ("Recall@10", "Recall@50")
 """The metrics that QualityGate measures for every retrieval model."""
+NOTHING_LEFT_OUT = ", nothing left out"
+"""What follows the name of a ranking metric in results of Evaluator, if seen candidates stay in the ranking."""
 RANKING_RULE = f"{', '.join(f'{one}@K' for one in MEASURES)}, with a whole number K from 1 to {LARGEST_K}"
 _OTHER_NAMES = {"hit": "HitRate", "hits": "HitRate", "hr": "HitRate", "hitratio": "HitRate"}
 
@@ -71,7 +73,8 @@ class RankingProtocol(Section):
         positive row is a query with one true candidate.
       exclude_seen: whether seen candidates are left out of a ranking: those in the user's positive rows of the train
         split, and those in features of the query's row with the candidates' vocabulary, such as a history. A true
-        candidate is never left out.
+        candidate that was seen is left out too, and is a miss; the report then also gives the metrics with nothing
+        left out, and the number of such candidates.
       queries: largest number of measured users, or of rows if `user` is null. If there are more, a seeded sample of
         this size is measured. Null measures all.
     """

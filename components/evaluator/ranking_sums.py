@@ -19,7 +19,7 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.evaluation.candidates import candidate_count
 from embedding_core.evaluation.ranked_queries import RankedQueries, rank_queries
 from embedding_core.evaluation.towers import ExportedTowers
-from embedding_core.quality_rules import RankingMetric, RankingSettings, ranking_metric
+from embedding_core.quality_rules import NOTHING_LEFT_OUT, RankingMetric, RankingSettings, ranking_metric
 from embedding_core.tasks import POSITIVE
 from embedding_core.training import Inputs
 
@@ -62,25 +62,38 @@ class RankedData:
 
 
 class RankingSums:
-    """The sums of one ranking metric over the queries of each slice."""
+    """The sums of one ranking metric over the queries of each slice.
+
+    If true candidates are left out because they were seen, there is a second sum, with nothing left out.
+    """
 
     def __init__(self) -> None:
         """Start without queries."""
-        self._sums: Numbers = np.zeros(0)
+        self._sums: dict[str, Numbers] = {"": np.zeros(0)}  # by what follows the name of the metric
         self._counts: Numbers = np.zeros(0)
 
     def add(self, scores: Any, rows: Positions, slices: Positions) -> None:
         """Do nothing: `set` gives the queries, when all rows are read."""
 
-    def set(self, values: Numbers, queries: Positions, slices: Positions) -> None:
-        """Sum the values by slice; the query `queries[i]` belongs to the slice `slices[i]`."""
-        self._sums = np.bincount(slices, values[queries]).astype(np.float64)
+    def set(self, values: Numbers, queries: Positions, slices: Positions, suffix: str = "") -> None:
+        """Sum the values by slice; the query `queries[i]` belongs to the slice `slices[i]`.
+
+        Args:
+          values: the value of each query.
+          queries: query of each pair of a query and a slice.
+          slices: slice of each pair.
+          suffix: what follows the name of the metric in results.
+        """
+        self._sums[suffix] = np.bincount(slices, values[queries]).astype(np.float64)
         self._counts = np.bincount(slices).astype(np.float64)
 
     def of_slice(self, combiner: Combiner, number: int) -> Metrics:
-        """Return the mean over the queries of a slice, by TFMA's key; NaN without queries."""
+        """Return the means over the queries of a slice, by TFMA's key; NaN without queries."""
         count = self._counts[number] if number < len(self._counts) else 0
-        return {combiner.key: float(self._sums[number] / count) if count else math.nan}
+        return {
+            combiner.key._replace(name=combiner.key.name + suffix): float(sums[number] / count) if count else math.nan
+            for suffix, sums in self._sums.items()
+        }
 
 
 class ExportedRanking:
@@ -130,8 +143,12 @@ class ExportedRanking:
 
     def fill(self, sums: Mapping[tuple[str, str], RankingSums]) -> None:
         """Fill the sums, keyed by the names of model and metric, with the values of the queries."""
-        for model, ranks in zip(self._names, self._ranked.ranks, strict=True):
-            mine = {metric: total for (name, metric), total in sums.items() if name == model}
-            metrics = [metric for metric in map(ranking_metric, mine) if isinstance(metric, RankingMetric)]
-            for name, values in self._ranked.values(metrics, ranks).items():
-                mine[name].set(values, self._queries, self._slices)
+        rankings = {"": self._ranked}
+        if self._ranked.nothing_left_out is not None:
+            rankings[NOTHING_LEFT_OUT] = self._ranked.nothing_left_out
+        for suffix, ranked in rankings.items():
+            for model, ranks in zip(self._names, ranked.ranks, strict=True):
+                mine = {metric: total for (name, metric), total in sums.items() if name == model}
+                metrics = [metric for metric in map(ranking_metric, mine) if isinstance(metric, RankingMetric)]
+                for name, values in ranked.values(metrics, ranks).items():
+                    mine[name].set(values, self._queries, self._slices, suffix)

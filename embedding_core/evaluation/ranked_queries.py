@@ -53,7 +53,8 @@ class RankedQueries:
       ranks: the ranks of `truths` by each model.
       excluded: the candidates that are left out of each query's ranking, as indices of candidates.
       counts: int64 `[m]`, number of positive rows of the train split with each candidate; zeros if not counted.
-      seen_truths: number of true candidates that were seen before; these are not left out.
+      seen_truths: number of true candidates that are left out because they were seen; each is a miss.
+      nothing_left_out: the same queries, ranked among all candidates; None if no true candidate is left out.
     """
 
     queries: Queries
@@ -61,7 +62,8 @@ class RankedQueries:
     ranks: tuple[Ranks, ...]
     excluded: Lists
     counts: Ints
-    seen_truths: int
+    seen_truths: int = 0
+    nothing_left_out: RankedQueries | None = None
 
     def by_popularity(self) -> Ranks:
         """Rank the true candidates by `counts`."""
@@ -149,20 +151,23 @@ def rank_queries(
     known = np.flatnonzero(catalog.known)
     places = np.full(tokens, -1, np.int64)
     places[known] = np.arange(len(known))
+    pairs = [(np.concatenate(parts), whole[known]) for parts, whole in zip(vectors, catalog.vectors, strict=True)]
+
+    def ranked(truths: Lists, excluded: Lists) -> RankedQueries:
+        ranks = tuple(rank_by_product(*pair, truths, excluded) for pair in pairs)
+        return RankedQueries(
+            queries=queries, truths=truths, ranks=ranks, excluded=excluded, counts=catalog.counts[known]
+        )
+
     truths = queries.truths.renumbered(places)
-    everything = _united([*seen, *([_joined(histories)] if histories else [])], len(queries.rows)).renumbered(places)
-    excluded = everything.without(truths)
-    return RankedQueries(
-        queries=queries,
-        truths=truths,
-        ranks=tuple(
-            rank_by_product(np.concatenate(parts), whole[known], truths, excluded)
-            for parts, whole in zip(vectors, catalog.vectors, strict=True)
-        ),
-        excluded=excluded,
-        counts=catalog.counts[known],
-        seen_truths=len(everything.values) - len(excluded.values),
-    )
+    excluded = _united([*seen, *([_joined(histories)] if histories else [])], len(queries.rows)).renumbered(places)
+    # A true candidate is left out like any other: a mask that spared it would know the answer.
+    found = ranked(truths.without(excluded), excluded)
+    seen_truths = len(truths.values) - len(found.truths.values)
+    if not seen_truths:
+        return found
+    everything = ranked(truths, no_lists(len(queries.rows)))
+    return dataclasses.replace(found, seen_truths=seen_truths, nothing_left_out=everything)
 
 
 def _row_reader(inputs: Inputs, feature: str, tokens: int, positive: ReadLabels) -> ReadRows:

@@ -174,7 +174,8 @@ def metric_values(metrics: Iterable[RankingMetric], ranks: Ranks, truths: Lists,
       metrics: the metrics.
       ranks: ranks of `truths`.
       truths: the true candidates of each query that were ranked.
-      relevant: `[q]`, number of true candidates of each query, at least 1; each one that was not ranked is a miss.
+      relevant: `[q]`, number of true candidates of each query, at least 1; each one that was not ranked, because it is
+        unknown or was seen, is a miss.
     """
     first = _first_of(ranks, truths)
     return {metric.name: _values(metric, ranks, truths, relevant, first) for metric in metrics}

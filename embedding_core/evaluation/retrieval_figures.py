@@ -32,7 +32,9 @@ class RetrievalFigures:
       user: column that names the user, or None.
       is_sample: whether the eval split has more queries than were measured.
       exclude_seen: whether candidates that were seen are left out.
-      seen_truths: number of true candidates that were seen; they are not left out.
+      seen_truths: number of true candidates that were seen and are therefore left out; each is a miss.
+      nothing_left_out: the model's metrics if no candidate is left out; empty if `seen_truths` is 0.
+      popularity_nothing_left_out: the same of popularity.
     """
 
     metrics: Mapping[str, float]
@@ -46,6 +48,8 @@ class RetrievalFigures:
     is_sample: bool = False
     exclude_seen: bool = False
     seen_truths: int = 0
+    nothing_left_out: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    popularity_nothing_left_out: Mapping[str, float] = dataclasses.field(default_factory=dict)
     curves: Mapping[str, Sequence[tuple[int, float]]] = dataclasses.field(default_factory=dict)
 
 
@@ -89,21 +93,22 @@ def measure_retrieval(
         )
     except DataError as error:
         return str(error)
-    (ranks,) = ranked.ranks
-    popularity = ranked.by_popularity()
+    (ranks,), popularity, whole = ranked.ranks, ranked.by_popularity(), ranked.nothing_left_out
     return RetrievalFigures(
         metrics=ranked.means(measured, ranks),
         popularity=ranked.means(measured, popularity),
         curves={"this model": _curve(ranked, ranks), "popularity": _curve(ranked, popularity)},
         queries=len(ranked.queries.rows),
         positive_rows=ranked.queries.positive_rows,
-        unknown=int(ranked.queries.relevant.sum()) - len(ranked.truths.values),
+        unknown=int(ranked.queries.relevant.sum()) - len(ranked.truths.values) - ranked.seen_truths,
         candidates=len(ranked.counts),
         feature=towers.feature,
         user=protocol.user,
         is_sample=ranked.queries.is_sample,
         exclude_seen=protocol.exclude_seen,
         seen_truths=ranked.seen_truths,
+        nothing_left_out={} if whole is None else whole.means(measured, whole.ranks[0]),
+        popularity_nothing_left_out={} if whole is None else whole.means(measured, whole.by_popularity()),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import tensorflow_model_analysis as tfma
 
 from embedding_core.display import shown_token
+from embedding_core.quality_rules import NOTHING_LEFT_OUT
 from embedding_core.tasks import metric_name
 from pipelines.config import PipelineConfig
 from pipelines.pipeline.tfma_config import BASELINE, CANDIDATE, bound_words, eval_config, shown_name
@@ -38,6 +39,9 @@ def label_counts(quality: Figures) -> Mapping[str, Figures]:
 def judged_metrics(config: PipelineConfig, evaluation_uri: str, quality: Figures) -> list[Figures]:
     """Return `metric`, `value` (None for NaN), `bound` and `outcome` of every metric over all rows; missed ones first.
 
+    If true candidates were left out of the rankings because they were seen, the rows of ranking metrics also have
+    `nothing_left_out`, the value with all candidates.
+
     Args:
       config: the configuration that the Evaluator had.
       evaluation_uri: address of the ModelEvaluation.
@@ -50,12 +54,28 @@ def judged_metrics(config: PipelineConfig, evaluation_uri: str, quality: Figures
     }
     (whole,) = [one for one in tfma.load_metrics(evaluation_uri) if not one.slice_key.single_slice_keys]
     bounds = _bounds(config, any(entry.key.model_name == BASELINE for entry in whole.metric_keys_and_values))
-    rows = [_row(name, value, bounds.get(name, ""), name not in missed) for name, value in _values(whole).items()]
+    values = _values(whole)
+    rows = [
+        _row(name, value, bounds.get(name, ""), name not in missed)
+        for name, value in values.items()
+        if NOTHING_LEFT_OUT not in name
+    ]
     rows += [_row(check["name"], check["value"], check["bound"], check["met"]) for check in quality["checks"]]
     bound = {row["metric"] for row in rows}
     retrieval = quality["retrieval"] or {"metrics": {}}
     rows += [_row(name, value, "", True) for name, value in retrieval["metrics"].items() if name not in bound]
+    beside = {**retrieval.get("nothing_left_out", {}), **_with_nothing_left_out(values)}
+    rows = [{**row, **_beside(beside, row["metric"])} for row in rows]
     return sorted(rows, key=lambda row: (_MISSED, _MET, _UNBOUND).index(row["outcome"]))
+
+
+def _with_nothing_left_out(values: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Return the values of rankings of all candidates, by the metric's name without the addition."""
+    return {name.replace(NOTHING_LEFT_OUT, ""): value for name, value in values.items() if NOTHING_LEFT_OUT in name}
+
+
+def _beside(values: Mapping[str, float | None], metric: str) -> Figures:
+    return {"nothing_left_out": values[metric]} if metric in values else {}
 
 
 def _row(metric: str, value: float | None, bound: str, met: bool) -> Figures:

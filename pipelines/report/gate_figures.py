@@ -57,10 +57,13 @@ def retrieval_note(quality: Figures) -> str:
 
 
 def _seen_note(retrieval: Figures) -> str:
-    """Say that seen candidates are left out; empty if they are not."""
+    """Say that seen candidates are left out, and how many of them are true; empty if they are not left out."""
     if not retrieval["exclude_seen"]:
         return ""
-    return f" but those seen before, which are left out unless they are true ({retrieval['seen_truths']:,} are both)"
+    seen_truths = f"{retrieval['seen_truths']:,}"
+    if "nothing_left_out" not in retrieval:  # written by a release up to 0.1.0
+        return f" but those seen before, which are left out unless they are true ({seen_truths} are both)"
+    return f" but those seen before, which are left out; {seen_truths} of these are true (repeats) and count as misses"
 
 
 def recall_curves(retrieval: Figures | None) -> dict[str, dict[str, list[tuple[float, float]]]]:

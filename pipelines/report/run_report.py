@@ -33,7 +33,8 @@ class Report:
       quality: per scorer (the model first, then the baselines) its metrics on the eval split.
       eval_rows: number of rows of the eval split that `quality` was measured on.
       quality_note: remarks on `quality` for its reader.
-      evaluation: per metric its value over all rows, bound and outcome ("met", "missed", "no bound").
+      evaluation: per metric its value over all rows, bound and outcome ("met", "missed", "no bound"), and
+        `nothing_left_out` if true candidates were left out of its rankings: the value with all candidates.
       slices: per slice its name and metrics.
       retrieval: metrics at K of the model and of popularity, and their queries; None if it was not measured.
       retrieval_note: how the queries were chosen, or why `retrieval` was not measured.
@@ -98,6 +99,11 @@ class Report:
     def cached(self) -> int:
         """Number of nodes that came from the cache."""
         return sum(node["state"] == "cached" for node in self.nodes)
+
+    @property
+    def has_repeats(self) -> bool:
+        """Whether true candidates were left out of rankings because they were seen."""
+        return any("nothing_left_out" in row for row in self.evaluation)
 
     @property
     def took(self) -> str:

@@ -10,7 +10,7 @@ from pipelines.console.plain_table import print_table
 from pipelines.console.terminal import PLAIN, SafeConsole
 from pipelines.report.html_report import figure_text, parity_line
 from pipelines.report.profile_table import profile_rows
-from pipelines.report.run_report import Report
+from pipelines.report.run_report import Figures, Report
 
 
 def print_report(report: Report, html: str, console: Console | None = None) -> None:
@@ -72,11 +72,16 @@ def _evaluation_rows(report: Report) -> list[dict[str, str]]:
         {
             "metric": row["metric"],
             "value": figure_text(row["value"]),
+            **({"nothing left out": _if_given(row, "nothing_left_out")} if report.has_repeats else {}),
             "outcome": row["outcome"],
             "bound": row["bound"] or _beside(popularity.get(row["metric"])),
         }
         for row in report.evaluation
     ]
+
+
+def _if_given(row: Figures, key: str) -> str:
+    return figure_text(row[key]) if key in row else ""
 
 
 def _beside(popularity: float | None) -> str:

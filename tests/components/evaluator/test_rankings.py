@@ -180,7 +180,7 @@ def figures(evaluation):
 
 
 def queries(user, exclude_seen):
-    """Yield each query's last row, known true items, number of true items, and seen items to exclude."""
+    """Yield each query's last row, known true items, number of true items, and seen items."""
     positive = [(number, row) for number, row in enumerate(HELD_OUT) if row["label"]]
     groups = {}
     for number, row in positive:
@@ -190,7 +190,7 @@ def queries(user, exclude_seen):
         known = {ITEMS.index(item) for item in items if item != UNKNOWN}
         seen = {row["item"] for row in TRAIN if row["label"] and row["user"] == last["user"]} if user else set()
         seen = {ITEMS.index(item) for item in seen - {UNKNOWN}} if exclude_seen else set()
-        yield last, known, len(known) + items.count(UNKNOWN), seen - known
+        yield last, known, len(known) + items.count(UNKNOWN), seen
 
 
 def definition(name, scores, user, exclude_seen, city=None):
@@ -225,7 +225,13 @@ def test_metrics_are_those_of_sorting_all_candidates(inputs, tmp_path, user):
     config = eval_config(tmp_path, baseline="pushed", slices=["city"], user=user, exclude_seen=exclude)
     evaluation, _ = evaluate(inputs, config, tmp_path, user=user, exclude_seen=exclude)
     found = figures(evaluation)
+    assert (f"{NAMES[0]}, nothing left out" in {key[3] for key in found}) == exclude
     for name in NAMES:
+        if exclude:
+            every = [definition(name, scores_of(seed), user, False) for seed in (1, 2)]
+            shown = f"{name}, nothing left out"
+            assert found["", "candidate", False, shown] == pytest.approx(every[0], abs=0.01)
+            assert found["", "candidate", True, shown] == pytest.approx(every[0] - every[1], abs=0.02)
         wanted = [definition(name, scores_of(seed), user, exclude) for seed in (1, 2)]
         assert found["", "candidate", False, name] == pytest.approx(wanted[0], abs=0.01)
         assert found["", "baseline", False, name] == pytest.approx(wanted[1], abs=0.01)

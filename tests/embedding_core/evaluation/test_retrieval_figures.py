@@ -165,7 +165,10 @@ def test_rows_of_label_0_are_no_queries_and_a_sample_is_the_same_each_time(folde
 @pytest.mark.parametrize("exclude_seen", [False, True])
 @pytest.mark.parametrize("user", [None, "user"])
 def test_metrics_of_users_without_what_they_have_seen(folder, inputs, user, exclude_seen):
-    """A query is a user's last row; seen items are the user's in the train split and those of the feature `seen`."""
+    """A query is a user's last row; seen items are the user's in the train split and those of the feature `seen`.
+
+    A true item that was seen is a miss, for popularity too; the figures with nothing left out stand beside.
+    """
     run, parser = trained(), RowParser(inputs)
     train, held_out = list(rows(15, 1, positives=0.6)), list(rows(40, 2, positives=0.6))
     held_out[7]["item"], held_out[7]["label"] = b"never seen", 1.0
@@ -173,7 +176,8 @@ def test_metrics_of_users_without_what_they_have_seen(folder, inputs, user, excl
     protocol = RankingProtocol(user=user, exclude_seen=exclude_seen)
     names = ("Recall@7", "NDCG@7", "MRR@7", "HitRate@7")
     found = measure_retrieval(run, inputs, train_files=files[0], eval_files=files[1], protocol=protocol, metrics=names)
-    groups, values, both = {}, [], 0
+    groups, values, every, popular, both = {}, [], [], [], 0
+    counts = {item: sum(row["item"] == item for row in train if row["label"]) for item in ITEMS}
     for number, row in enumerate(row for row in held_out if row["label"]):
         groups.setdefault(row["user"] if user else number, []).append(row)
     for group in groups.values():
@@ -184,14 +188,39 @@ def test_metrics_of_users_without_what_they_have_seen(folder, inputs, user, excl
         both += len(seen & known)
         batch = parser(tf.constant([serialized({**last, "item": item}) for item in ITEMS]))
         logits = call_model(run.model, run.engine.lookup(batch["ids"]), {})["label"].numpy()[:, 0]
-        order = [ITEMS[place] for place in np.argsort(-logits) if ITEMS[place] not in seen - known][:7]
-        hits = [item in known for item in order]
-        gains = 1 / np.log2(np.arange(2, 9))
-        first = 1 / (hits.index(True) + 1) if any(hits) else 0
-        values.append([sum(hits) / relevant, gains @ hits / gains[:relevant].sum(), first, any(hits)])
+        ranking = [ITEMS[place] for place in np.argsort(-logits)]
+        for order, into in (([item for item in ranking if item not in seen], values), (ranking, every)):
+            hits = [item in known for item in order[:7]]
+            gains = 1 / np.log2(np.arange(2, 9))
+            first = 1 / (hits.index(True) + 1) if any(hits) else 0
+            into.append([sum(hits) / relevant, gains @ hits / gains[:relevant].sum(), first, any(hits)])
+        left = [counts[item] for item in ITEMS if item not in seen]
+        shares = [_share_within(7, counts[item], left) for item in known - seen]
+        popular.append(sum(shares) / relevant)
     assert list(found.metrics.values()) == pytest.approx(np.mean(values, axis=0))
+    assert found.popularity["Recall@7"] == pytest.approx(np.mean(popular))
+    assert list(found.nothing_left_out.values()) == pytest.approx(np.mean(every, axis=0) if both else [])
+    assert found.popularity_nothing_left_out.keys() == found.nothing_left_out.keys()
     assert (found.queries, found.seen_truths, found.unknown) == (len(groups), both, 1)
+    assert bool(both) == exclude_seen
     assert dict(found.curves["this model"])[10] >= found.metrics["Recall@7"]
+
+
+def _share_within(k, count, counts):
+    """Return the probability that a candidate of this count is among the first k in a random order of equal counts."""
+    above, equal = sum(other > count for other in counts), counts.count(count)
+    return min(max(k - above, 0) / equal, 1)
+
+
+def test_item_that_a_user_buys_again_is_a_miss(folder, inputs):
+    """All users have the same item in both splits; a mask that spared it would count six hits."""
+    train = [{"user": user, "seen": [], "item": ITEMS[0], "shop": b"s0", "label": 1.0} for user in USERS]
+    files = write(folder / "train7", train), write(folder / "eval7", train)
+    protocol = RankingProtocol(user="user", exclude_seen=True)
+    found = measure_retrieval(trained(), inputs, train_files=files[0], eval_files=files[1], protocol=protocol)
+    assert (found.queries, found.seen_truths, found.unknown) == (6, 6, 0)
+    assert set(found.metrics.values()) == set(found.popularity.values()) == {0.0}
+    assert found.nothing_left_out["Recall@50"] == found.popularity_nothing_left_out["Recall@10"] == 1.0
 
 
 def test_softmax_names_the_candidate_too(folder, inputs):

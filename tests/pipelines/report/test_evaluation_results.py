@@ -36,7 +36,11 @@ def metrics(values, **keys):
 
 @pytest.fixture
 def written(tmp_path):
-    whole = [("AUC", "", False, 0.6), ("AUC", "baseline", False, 0.7), ("AUC", "", True, -0.1)]
+    return write(tmp_path)
+
+
+def write(tmp_path, *more):
+    whole = [("AUC", "", False, 0.6), ("AUC", "baseline", False, 0.7), ("AUC", "", True, -0.1), *more]
     whole += [("BinaryCrossEntropy", "", False, math.nan), ("ExampleCount", "", False, 6.0)]
     slices = [
         metrics([("AUC", "", False, 0.5), ("ExampleCount", "", False, n)], shop=shop)
@@ -71,6 +75,16 @@ def test_every_metric_has_its_bound_and_outcome_those_missed_first(config, writt
     assert found["AUC"]["bound"] == "at least 0.8 and a change of 0 to the baseline"
     assert found["AUC, change"]["value"] == -0.1
     assert found["BinaryCrossEntropy"]["value"] is None
+
+
+def test_ranking_stands_beside_its_figure_with_nothing_left_out(config, tmp_path):
+    ranked = ("NDCG@5", "", False, 0.2), ("NDCG@5", "", True, 0.1)
+    whole = ("NDCG@5, nothing left out", "", False, 0.4), ("NDCG@5, nothing left out", "", True, 0.3)
+    retrieval = {"metrics": {"Recall@10": 0.25}, "nothing_left_out": {"Recall@10": 0.5}}
+    rows = judged_metrics(config, write(tmp_path, *ranked, *whole), {**QUALITY, "retrieval": retrieval})
+    found = {row["metric"]: (row["value"], row["nothing_left_out"]) for row in rows if "nothing_left_out" in row}
+    assert found == {"NDCG@5": (0.2, 0.4), "NDCG@5, change": (0.1, 0.3), "Recall@10": (0.25, 0.5)}
+    assert not any("nothing left out" in row["metric"] for row in rows)
 
 
 def test_slices_come_with_the_most_rows_first_and_escaped(written):

@@ -201,6 +201,37 @@ def test_screen_says_how_the_model_was_judged():
     assert "changed by --set: seed" in shown
 
 
+def test_repeats_show_the_figure_with_nothing_left_out(tmp_path):
+    row = {"metric": "HitRate@10", "value": 0.038, "bound": "", "outcome": "no bound", "nothing_left_out": 0.0588}
+    retrieval = {**REPORT.retrieval, "nothing_left_out": {"Recall@10": 0.0588}}
+    retrieval["popularity_nothing_left_out"] = {"Recall@10": 0.0123}
+    report = dataclasses.replace(REPORT, evaluation=[row, *REPORT.evaluation], retrieval=retrieval)
+    console = Console(record=True, width=120, file=io.StringIO())
+    print_report(report, "report.html", console)
+    shown = " ".join(console.export_text().split())
+    html = Path(save_report(report, str(tmp_path))).read_text()
+    saved = json.loads((tmp_path / "report.json").read_text())
+    assert "metric value nothing left out outcome bound" in shown
+    assert "HitRate@10 0.0380 0.0588 no bound" in shown
+    assert html.count("nothing left out") == 3  # beside the evaluation, and of model and popularity
+    assert html.count("0.0588") == 2
+    assert "0.0123" in html
+    assert saved["evaluation"][0]["nothing_left_out"] == saved["retrieval"]["nothing_left_out"]["Recall@10"] == 0.0588
+
+
+def test_note_counts_the_true_candidates_that_were_left_out():
+    from pipelines.report.gate_figures import retrieval_note
+
+    retrieval = {
+        "user": "user", "queries": 9, "positive_rows": 9, "is_sample": False, "candidates": 40, "feature": "item",
+        "unknown": 0, "exclude_seen": True, "seen_truths": 2024,
+    }  # fmt: skip
+    old = retrieval_note({"retrieval": retrieval})
+    new = retrieval_note({"retrieval": {**retrieval, "nothing_left_out": {}}})
+    assert "which are left out; 2,024 of these are true (repeats) and count as misses" in new
+    assert "which are left out unless they are true (2,024 are both)" in old, "written by a previous release"
+
+
 def test_baseline_that_is_better_than_the_model_is_said():
     from pipelines.report.baselines import Score
     from pipelines.report.run_figures import _better_baselines
