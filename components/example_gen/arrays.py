@@ -94,7 +94,7 @@ def tokens(name: str, batch: Batch) -> pa.Array:
     column = batch.columns[name]
     values = flat_values(column)
     if pa.types.is_temporal(values.type):
-        return _rewrap(column, _times(values))
+        return _rewrap(column, time_texts(values))
     if pa.types.is_float64(values.type):
         return _rewrap(column, _narrow(name, batch, column, values))
     return column
@@ -104,11 +104,12 @@ def plain(column: pa.Array) -> pa.Array:
     """Convert the column without loss to what an example can hold: times and float64 become text."""
     values = flat_values(column)
     if pa.types.is_temporal(values.type):
-        return _rewrap(column, _times(values))
+        return _rewrap(column, time_texts(values))
     return _rewrap(column, values.cast(pa.string())) if pa.types.is_float64(values.type) else column
 
 
-def _times(values: pa.Array) -> pa.Array:
+def time_texts(values: pa.Array) -> pa.Array:
+    """Convert dates and times to ISO text, as large_binary; a fraction of zeros is left out."""
     return pc.replace_substring_regex(values.cast(pa.string()), r"\.0+$", "").cast(pa.large_binary())
 
 

@@ -17,6 +17,7 @@ from components.example_gen.history_section import Histories
 from components.example_gen.labels import several_values
 from components.example_gen.rows import BadRows, Batch, Mask, map_values
 from components.example_gen.values import Value, instant, number
+from components.example_gen.whole_numbers import keys_of
 from embedding_core.errors import DataError
 
 _NUMBER, _DATE = "number", "date"
@@ -28,7 +29,7 @@ class Events(NamedTuple):
     """The rows as events.
 
     Attributes:
-      user: the user's token, as bytes.
+      user: the user's key (`keys_of`).
       whole: floor of the time if it is a number; microseconds since 1970 if it is a date.
       fraction: fractional part of the time if it is a number, in [0, 1); 0 if it is a date.
       dated: whether the time is a date.
@@ -82,11 +83,11 @@ def events_of(batch: Batch, histories: Histories) -> tuple[Events, dict[int, str
     values = {name: _listed(name, batch) for name in histories.sources}
     whole, fraction, dated, wrong = _times(batch.column(histories.time), batch.decimal)
     reasons = {**{row: f"column {histories.time!r}, the time: {text}" for row, text in wrong.items()}, **reasons}
-    user = tokens(histories.user, batch.with_column(histories.user, batch.column(histories.user)))
+    user, wrong = keys_of(batch.column(histories.user), batch.decimal)
+    reasons |= {row: f"column {histories.user!r}, whose events make histories: {text}" for row, text in wrong.items()}
     for row in np.flatnonzero(user.is_null().to_numpy(zero_copy_only=False)).tolist():
         reasons[row] = f"column {histories.user!r}, whose events make histories: it has no value"
-    keys = user.cast(pa.string()) if kind_of(user) != "bytes" else user
-    return Events(keys.cast(pa.large_binary()), whole, fraction, dated, remembered, values), reasons
+    return Events(user, whole, fraction, dated, remembered, values), reasons
 
 
 def _listed(name: str, batch: Batch) -> pa.Array:

@@ -15,7 +15,8 @@ class Histories(Section):
     were read. A row that is set aside or left out by a row filter is not an event.
 
     Attributes:
-      user: column of the user, or of anything else that has a history; a row without a value there is bad.
+      user: column of the user, or of anything else that has a history; a row without a value there is bad. 100, 100.0
+        and the texts "100" and "100.0" are one user.
       time: column of the time: dates, times, or numbers that grow with time, such as Unix times or positions. A column
         holds either dates or numbers. A row without a value there is bad.
       columns: new columns, each with the column whose values it lists, such as {history: item}. Histories of

@@ -15,6 +15,7 @@ from components.example_gen.label_section import Label
 from components.example_gen.rows import Batch, Mask, is_list, map_values, values_per_row
 from components.example_gen.tally import Labels
 from components.example_gen.values import FALSE, TRUE, Value, number, same, short
+from components.example_gen.whole_numbers import keys_of
 
 _OTHER = -1.0
 
@@ -66,7 +67,7 @@ def _with_nulls(values: npt.NDArray[Any], bad: dict[int, str]) -> tuple[pa.Array
 
 def _texts(label: Label, column: pa.Array) -> tuple[pa.Array, dict[int, str]]:
     """Return the classes as text, null for a missing or empty one, and by position why a class cannot be used."""
-    texts = column if kind_of(column) == "bytes" else column.cast(pa.string()).cast(pa.large_binary())
+    texts = column if kind_of(column) == "bytes" else keys_of(column)[0]
     texts = pc.if_else(pc.equal(pc.binary_length(texts), 0), pa.scalar(None, pa.large_binary()), texts)
     distinct = [one for one in texts.unique().to_pylist() if one is not None]
     bad = {one: reason for one in distinct if (reason := _not_a_class(one))}

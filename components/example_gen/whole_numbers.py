@@ -1,26 +1,35 @@
 """Unifies ids that are written as 3 in some files and as 3.0 in others.
 
-pandas writes 3.0, because it converts an integer column with missing values to float.
+pandas writes 3.0, because it converts an integer column with missing values to float. Keys, by which rows are split and
+joined, are always unified (`keys_of`); tokens are where `data.whole_numbers` asks for it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.example_gen.rows import BadRows, Batch, flat_values, is_list
+from components.example_gen.arrays import time_texts
+from components.example_gen.rows import BadRows, Batch, Mask, flat_values, is_list
 from components.example_gen.settings import Settings
 
-_BEYOND = float(1 << 53)  # above it, float64 cannot represent every whole number
+_Floats: TypeAlias = npt.NDArray[np.floating[Any]]
+
+_TOO_LARGE = (
+    "a whole number that a float cannot tell from its neighbours (2**53 and beyond; in float32, 2**24): store the "
+    "column as whole numbers or as text"
+)
 
 
 def with_whole_numbers(batch: Batch, settings: Settings, bad: BadRows) -> Batch:
     """Write 3.0 as 3 in the columns of `settings.whole_numbers`; other text stays as it is.
 
-    A float column becomes int64. Its rows with a fraction, or with a number beyond 2**53, are bad.
+    A float column becomes int64. Its rows with a fraction, or with a number that `_are_exact` excludes, are bad.
     """
     reasons: dict[int, str] = {}
     columns = dict(batch.columns)
@@ -39,16 +48,22 @@ def with_whole_numbers(batch: Batch, settings: Settings, bad: BadRows) -> Batch:
 
 
 def _whole(values: pa.Array) -> tuple[pa.Array, dict[int, str]]:
-    numbers = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    with np.errstate(invalid="ignore"):
-        good = (numbers == np.floor(numbers)) & (np.abs(numbers) <= _BEYOND)
+    numbers = values.to_numpy(zero_copy_only=False)
     valid = values.is_valid().to_numpy(zero_copy_only=False)
-    whole = pa.array(np.where(good & valid, numbers, 0).astype(np.int64), mask=~valid)
-    return whole, {
-        # Leaves out the value itself, because tokens may be private.
-        int(at): "a number that is not whole (or beyond 2**53), and `data.whole_numbers` names the column"
-        for at in np.flatnonzero(valid & ~good)
-    }
+    with np.errstate(invalid="ignore"):
+        good = valid & (numbers == np.floor(numbers)) & _are_exact(numbers)
+    whole = pa.array(np.where(good, numbers, 0).astype(np.int64), mask=~valid)
+    # Leaves out the value itself, because tokens may be private.
+    reason = (
+        "a number that is not whole (or 2**53 or more; in float32, 2**24), and `data.whole_numbers` names the column"
+    )
+    return whole, dict.fromkeys(np.flatnonzero(valid & ~good).tolist(), reason)
+
+
+def _are_exact(numbers: _Floats) -> Mask:
+    """Return where a float stands for one whole number only: below 2**53, in float32 below 2**24."""
+    exact: Mask = np.abs(numbers) < 2.0 ** (np.finfo(numbers.dtype).nmant + 1)
+    return exact
 
 
 def _of_rows(column: pa.Array, reasons: dict[int, str]) -> dict[int, str]:
@@ -56,6 +71,50 @@ def _of_rows(column: pa.Array, reasons: dict[int, str]) -> dict[int, str]:
         return reasons
     rows = np.searchsorted(column.offsets.to_numpy(), list(reasons), side="right") - 1
     return dict(zip(rows.tolist(), reasons.values(), strict=True))
+
+
+def keys_of(column: pa.Array, decimal: str = ".") -> tuple[pa.Array, dict[int, str]]:
+    """Return what identifies each value of a key: equal keys are equal bytes, whatever type a file gives them.
+
+    Splits, histories and samples of users compare keys by this function alone. A key is text. A whole number is its
+    digits: 100, 100.0 and the text "100.0" are one key. Any other float is the shortest text that reads back as the
+    same float32, or else float64. A date is ISO text, and so is a time; midnight is its date, since pandas writes dates
+    as times. Any other text is itself: "100.00" and "0100" are other keys than 100.
+
+    Args:
+      column: a scalar column, as `normal` returns it or text of a CSV file.
+      decimal: decimal separator of text.
+
+    Returns:
+      The keys, large_binary [rows]; null for a missing or empty value. And by position of the row the reason why its
+      value cannot be a key: a float that stands for several whole numbers.
+    """
+    if pa.types.is_floating(column.type):
+        return _keys_of_floats(column)
+    if pa.types.is_integer(column.type):
+        return column.cast(pa.string()).cast(pa.large_binary()), {}
+    if pa.types.is_temporal(column.type):
+        return pc.replace_substring_regex(time_texts(column), r" 00:00:00$", ""), {}
+    texts = column.cast(pa.large_binary())
+    for point in {".", decimal}:
+        if pc.any(pc.ends_with(texts, f"{point}0")).as_py():
+            texts = pc.replace_substring_regex(texts, rf"^([+-]?\d+)[{point}]0$", r"\1")
+    return pc.if_else(pc.equal(pc.binary_length(texts), 0), pa.scalar(None, pa.large_binary()), texts), {}
+
+
+def _keys_of_floats(column: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+    encoded = column.dictionary_encode()
+    numbers = encoded.dictionary.to_numpy(zero_copy_only=False)
+    whole = numbers == np.floor(numbers)  # also of infinity, which is not exact
+    narrow = numbers.astype(np.float32)
+    texts = [
+        str(int(number)) if is_whole else str(short if short == number else number)
+        for number, short, is_whole in zip(numbers, narrow, whole & _are_exact(numbers), strict=True)
+    ]
+    keys = pa.array(texts, pa.large_binary()).take(encoded.indices)
+    ambiguous = pa.array(whole & ~_are_exact(numbers), pa.bool_()).take(encoded.indices)
+    bad = np.flatnonzero(pc.fill_null(ambiguous, False).to_numpy(zero_copy_only=False))
+    return keys, dict.fromkeys(bad.tolist(), _TOO_LARGE)
 
 
 def count_whole_numbers(column: pa.Array) -> tuple[int, int]:

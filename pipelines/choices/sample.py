@@ -18,9 +18,12 @@ from pyarrow import parquet
 
 from components.example_gen.csv_format import CsvFormat
 from components.example_gen.data_files import find_files, size_and_time, without_spans
+from components.example_gen.event_columns import without_lists
 from components.example_gen.readers import read_batches
+from components.example_gen.row_selection import SplitByHash
 from components.example_gen.rows import BadRows, Batch, map_values
 from components.example_gen.settings import Settings
+from components.example_gen.whole_numbers import keys_of, with_whole_numbers
 from embedding_core.errors import DataError
 from embedding_core.schema import Json
 from embedding_core.storage import file_digest, json_digest, whole_file
@@ -126,8 +129,16 @@ def _digest_of(path: str, *, whole: bool) -> str:
 
 
 def _batches(files: list[str], data_format: str, settings: Settings) -> Iterator[Batch]:
+    """Yield the rows, with one type in all files for keys that the examples do not hold and for `whole_numbers`."""
+    split = settings.split.columns if isinstance(settings.split, SplitByHash) else ()
+    users = () if settings.histories is None else (settings.histories.user,)
     for file in files:
-        yield from read_batches(file, data_format, settings, BadRows())
+        for batch in read_batches(file, data_format, settings, BadRows()):
+            one = with_whole_numbers(batch, settings, BadRows())
+            one = one if settings.histories is None else without_lists(one, settings.histories, BadRows())
+            for name in {*split, *users} - settings.columns.keys():
+                one = one.with_column(name, keys_of(one.column(name), one.decimal)[0])
+            yield one
 
 
 def _drawn(batches: Iterator[Batch], settings: Settings, rows: int) -> tuple[pa.Table, int]:
@@ -139,9 +150,9 @@ def _drawn(batches: Iterator[Batch], settings: Settings, rows: int) -> tuple[pa.
     kept: list[_Kept] = []
     held, total, bound = 0, 0, np.inf
     for batch in batches:
+        histories = settings.histories
+        draws = generator.random(len(batch)) if histories is None else _draws_of_users(batch, histories.user)
         columns = pa.table({name: batch.columns[name] for name in settings.needed})
-        user = None if settings.histories is None else batch.columns[settings.histories.user]
-        draws = generator.random(len(batch)) if user is None else map_values(user, _draw_of_user, 1.0)[0]
         kept.append(_below(bound, _Kept(draws, columns)))
         held, total = held + len(kept[-1].draws), total + len(batch)
         if held > 4 * rows:
@@ -163,6 +174,11 @@ def _bound(kept: list[_Kept], rows: int) -> float:
 def _below(bound: float, rows: _Kept) -> _Kept:
     inside = rows.draws < bound
     return rows if inside.all() else _Kept(rows.draws[inside], rows.columns.filter(pa.array(inside)))
+
+
+def _draws_of_users(batch: Batch, user: str) -> npt.NDArray[np.float64]:
+    keys, _ = keys_of(batch.column(user), batch.decimal)
+    return map_values(keys, _draw_of_user, 1.0)[0]
 
 
 def _draw_of_user(user: object) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import itertools
 import random
 
@@ -9,14 +11,18 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from components.example_gen.arrays import normal
 from components.example_gen.event_tables import event_tables, joined
 from components.example_gen.histories import rows_with_histories
 from components.example_gen.ingest import write_rows
+from components.example_gen.parquet_rows import typed_batch
 from components.example_gen.prepared_rows import read_rows
+from components.example_gen.rows import BadRows
 from components.example_gen.settings import Settings
 from components.example_gen.shards import Shards
-from components.example_gen.splits import SPLITS
+from components.example_gen.splits import SPLITS, assign_splits
 from components.example_gen.tally import Tally
+from components.example_gen.whole_numbers import keys_of
 from embedding_core.errors import DataError
 
 pytestmark = pytest.mark.light
@@ -197,6 +203,127 @@ def test_rows_of_one_user_stay_in_one_split_of_a_hash(made, tmp_path):
     users = {side: {event["user"] for event in events if found[event["item"]]["side"] == side} for side in SPLITS}
     assert all(users.values())
     assert not users["train"] & users["eval"]
+
+
+def sides_of_keys(*columns):
+    """Return for each column of keys the splits of its rows, as text, and the bad rows."""
+    split = {"by": "hash", "key": "key", "eval_fraction": 0.5}
+    settings = Settings.from_mapping({"columns": {"row": "token"}, "split": split})
+    bad, sides = BadRows(), []
+    for keys in columns:
+        rows = pa.record_batch([keys, pa.array(range(len(keys)))], ["key", "row"])
+        batch = typed_batch("file, row", rows, settings, 1)
+        sides.append("".join(map(str, assign_splits(batch, settings, bad)[1].tolist())))
+    return sides, bad
+
+
+NUMBERS = list(range(-4, 28))
+DAYS = [datetime.datetime(2024, 1, 1) + datetime.timedelta(days=day) for day in range(32)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "sides"),
+    [
+        (pa.array(NUMBERS), "01111100011111101101100110000101"),
+        (pa.array(NUMBERS, pa.int8()), "01111100011111101101100110000101"),
+        (pa.array([f"u{row}" for row in range(32)]), "10000100001010101110101101000101"),
+        (pa.array([bytes([200 + row, 65]) for row in range(32)]), "01111110001100101011100101001101"),
+        (pa.array([row / 7 for row in (1, 2, 3, 4, 5, 6, 8, 9, 10)]), "011100011"),
+        (pa.array([day.date() for day in DAYS]), "11110011001000000000101011000101"),
+        (pa.array([day.replace(minute=1) for day in DAYS]), "10000100010001001001110111111010"),
+    ],
+)
+def test_hash_of_a_key_stays_as_in_release_0_1(keys, sides):
+    assert sides_of_keys(keys)[0] == [sides]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pa.array(map(float, NUMBERS)),
+        pa.array(map(float, NUMBERS), pa.float32()),
+        pa.array(NUMBERS, pa.int16()).dictionary_encode(),
+        pa.array(map(decimal.Decimal, NUMBERS), pa.decimal128(10, 2)),
+        pa.array(map(decimal.Decimal, NUMBERS), pa.decimal128(10, 0)),
+        pa.array(map(str, NUMBERS)),
+        pa.array(map(str, NUMBERS), pa.large_string()).dictionary_encode(),
+        pa.array([f"{number}.0" for number in NUMBERS]),
+        pa.array([[number] for number in NUMBERS], pa.list_(pa.float64())),
+    ],
+    ids=lambda keys: str(keys.type),
+)
+def test_whole_number_is_one_key_in_any_type(keys):
+    first, second = sides_of_keys(pa.array(NUMBERS), keys)[0]
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (pa.array([0.1, 1e-7, 0.5, 2.5]), pa.array([0.1, 1e-7, 0.5, 2.5], pa.float32())),
+        (pa.array([day.date() for day in DAYS]), pa.array(DAYS, pa.timestamp("ns"))),
+        (pa.array([day.date() for day in DAYS]), pa.array([str(day.date()) for day in DAYS])),
+        (pa.array(DAYS, pa.timestamp("ms")), pa.array(DAYS, pa.timestamp("us", "UTC"))),
+        (pa.array([0, 0]), pa.array([0.0, -0.0])),
+    ],
+)
+def test_fraction_or_date_is_one_key_in_any_type(one, other):
+    first, second = (keys_of(normal(keys))[0] for keys in (one, other))
+    assert first == second
+
+
+def test_decimal_comma_is_read_in_keys():
+    assert keys_of(pa.array(["3,0", "3.0", "3", "3,50", None, ""]), ",")[0].to_pylist() == [
+        *[b"3"] * 3, b"3,50", None, None,
+    ]  # fmt: skip
+
+
+def test_missing_key_is_split_by_its_row():
+    keys = pa.array(["a", None, "", None, ""] * 8)
+    (sides,), bad = sides_of_keys(keys)
+    assert bad.count == 0
+    assert len(set(sides[0::5])) == 1
+    assert set(sides[1::5]) == set(sides[2::5]) == {"0", "1"}
+
+
+@pytest.mark.parametrize(("kind", "limit"), [(pa.float64(), 2.0**53), (pa.float32(), 2.0**24)])
+def test_key_that_a_float_cannot_tell_apart_is_a_bad_row(kind, limit):
+    for number in (limit, -limit, 4 * limit, float("inf")):
+        (sides,), bad = sides_of_keys(pa.array([1.5, number, limit - 1, 2.5], kind))
+        assert len(sides) == 3
+        assert "file, row 2: column 'key', the key of the split: a whole number that a float" in bad.first[0]
+    assert sides_of_keys(pa.array([limit - 1], kind))[0] == sides_of_keys(pa.array([int(limit) - 1]))[0]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_customers_of_a_column_with_gaps_stay_in_one_split(made, tmp_path, kind):
+    for name, rows in (("a", range(100)), ("b", [*range(100), None])):
+        table = pa.table({"user": pa.array(rows).cast(pa.float64() if None in rows else pa.int64())})
+        table = table.append_column("item", pa.array([f"{name}{row}" for row in rows]))
+        if kind == "parquet":
+            parquet.write_table(table, tmp_path / f"{name}.parquet")
+        else:
+            table.to_pandas().to_csv(tmp_path / f"{name}.csv", index=False)
+    settings = Settings.from_mapping({"columns": {"item": "token"}, "split": {"by": "hash", "key": "user"}})
+    files = sorted(str(one) for one in tmp_path.iterdir())
+    sides = {}
+    for rows in read_rows(files, kind, settings, Tally()):
+        items = rows.columns["item"].cast(pa.string()).to_pylist()
+        sides |= dict(zip(items, rows.sides.tolist(), strict=True))
+    assert [sides[f"a{row}"] for row in range(100)] == [sides[f"b{row}"] for row in range(100)]
+
+
+@pytest.mark.parametrize("other", [pa.float64(), pa.float32(), pa.string(), "3.0"])
+def test_user_has_one_history_in_any_type(made, tmp_path, other):
+    users = [7, 10**7 if other == pa.float32() else 10**12]
+    later = pa.array([f"{user}.0" for user in users]) if other == "3.0" else pa.array(users).cast(other)
+    for at, keys in enumerate((pa.array(users), later)):
+        items = [f"{at}{user}" for user in users]
+        table = pa.table({"user": keys, "time": [at, at], "item": items, "kind": items})
+        parquet.write_table(table, tmp_path / f"{at}.parquet")
+    found, tally = made(sorted(str(one) for one in tmp_path.iterdir()))
+    assert tally.bad.count == 0
+    assert [found[f"1{user}"]["history"] for user in users] == [[f"0{user}"] for user in users]
 
 
 def test_duplicates_are_two_events(made, tmp_path):

@@ -126,6 +126,19 @@ def test_histories_keep_all_rows_of_a_user(tmp_path):
     assert sample.data.histories is not None
 
 
+def test_sample_has_all_rows_of_a_user_of_two_types(tmp_path):
+    users = [row % 200 for row in range(ROWS)]
+    for part, kind in enumerate((pa.int64(), pa.float64())):  # as pandas writes a column without and with gaps
+        columns = {"user": pa.array(users).cast(kind), "item": list(map(str, users)), "bought": [part] * ROWS}
+        parquet.write_table(pa.table({**columns, "at": range(ROWS)}), tmp_path / f"part-{part}.parquet")
+    data = {"path": "part-*.parquet", "histories": {"user": "user", "time": "at", "columns": {"before": "item"}}}
+    features = {"categorical": [{"name": "before", "multivalent": True, "vocabulary": "item"}, "item"]}
+    _, sample = sampled(tmp_path, 600, data=data, features=features, split={"by": "leave_one_out"})
+    counts = parquet.read_table(sample.data.path).column("user").value_counts().to_pylist()
+    assert [one["counts"] for one in counts] == [2 * ROWS // 200] * len(counts)
+    assert counts
+
+
 def test_spans_become_one_file(tmp_path):
     for day in (1, 2):
         parquet.write_table(pa.table({"item": ["a"] * 400, "bought": [0, 1] * 200}), tmp_path / f"day-{day}.parquet")
