@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +16,16 @@ from components.example_gen.filters import meets
 from components.example_gen.history_section import Histories
 from components.example_gen.labels import several_values
 from components.example_gen.rows import BadRows, Batch, Mask, map_values
-from components.example_gen.values import Value, instant, number
+from components.example_gen.values import NOT_A_MOMENT, UNITS, Value, instant, number
 from components.example_gen.whole_numbers import keys_of
 from embedding_core.errors import DataError
 
-_NUMBER, _DATE = "number", "date"
+_DATE = len(UNITS) - 1
 _INT64 = 1 << 63
 _WHOLE = r"^-?\d{1,18}$"  # texts that are surely an int64
+
+
+Units: TypeAlias = npt.NDArray[np.int8]
 
 
 class Events(NamedTuple):
@@ -32,7 +35,7 @@ class Events(NamedTuple):
       user: the user's key (`keys_of`).
       whole: floor of the time if it is a number; microseconds since 1970 if it is a date.
       fraction: fractional part of the time if it is a number, in [0, 1); 0 if it is a date.
-      dated: whether the time is a date.
+      unit: unit of the time, as a position in `UNITS`; -1 for a number that is not a Unix time. int8.
       remembered: whether later histories hold the event.
       values: the tokens that histories list, by source column.
     """
@@ -40,7 +43,7 @@ class Events(NamedTuple):
     user: pa.Array
     whole: npt.NDArray[np.int64]
     fraction: npt.NDArray[np.float64]
-    dated: Mask
+    unit: Units
     remembered: Mask
     values: Mapping[str, pa.Array]
 
@@ -48,13 +51,14 @@ class Events(NamedTuple):
         """Keep the rows whose mask is true."""
         chosen = pa.array(mask)
         values = {name: column.filter(chosen) for name, column in self.values.items()}
-        arrays = (self.whole[mask], self.fraction[mask], self.dated[mask], self.remembered[mask])
+        arrays = (self.whole[mask], self.fraction[mask], self.unit[mask], self.remembered[mask])
         return Events(self.user.filter(chosen), *arrays, values)
 
     def first_of_each_kind(self) -> dict[str, int]:
-        """Return the position of the first time that is a number, and of the first date."""
-        masks = {_NUMBER: ~self.dated, _DATE: self.dated}
-        return {kind: int(np.argmax(mask)) for kind, mask in masks.items() if mask.any()}
+        """Return the position of the first time in each unit, by the unit's name or `NOT_A_MOMENT`."""
+        units, rows = np.unique(self.unit, return_index=True)
+        names = [NOT_A_MOMENT if unit < 0 else UNITS[unit].name for unit in units.tolist()]
+        return dict(zip(names, rows.tolist(), strict=True))
 
 
 def without_lists(batch: Batch, histories: Histories, bad: BadRows) -> Batch:
@@ -81,13 +85,13 @@ def events_of(batch: Batch, histories: Histories) -> tuple[Events, dict[int, str
         remembered &= met
         reasons = {**wrong, **reasons}
     values = {name: _listed(name, batch) for name in histories.sources}
-    whole, fraction, dated, wrong = _times(batch.column(histories.time), batch.decimal)
+    whole, fraction, unit, wrong = _times(batch.column(histories.time), batch.decimal)
     reasons = {**{row: f"column {histories.time!r}, the time: {text}" for row, text in wrong.items()}, **reasons}
     user, wrong = keys_of(batch.column(histories.user), batch.decimal)
     reasons |= {row: f"column {histories.user!r}, whose events make histories: {text}" for row, text in wrong.items()}
     for row in np.flatnonzero(user.is_null().to_numpy(zero_copy_only=False)).tolist():
         reasons[row] = f"column {histories.user!r}, whose events make histories: it has no value"
-    return Events(user, whole, fraction, dated, remembered, values), reasons
+    return Events(user, whole, fraction, unit, remembered, values), reasons
 
 
 def _listed(name: str, batch: Batch) -> pa.Array:
@@ -102,18 +106,20 @@ def _listed(name: str, batch: Batch) -> pa.Array:
 
 def _times(
     column: pa.Array, decimal: str
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], Mask, dict[int, str]]:
-    """Return `whole`, `fraction` and `dated` of `Events`; and the reason for each bad row, by position."""
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], Units, dict[int, str]]:
+    """Return `whole`, `fraction` and `unit` of `Events`; and the reason for each bad row, by position."""
     rows = len(column)
     missing = column.is_null().to_numpy(zero_copy_only=False)
     reasons = dict.fromkeys(np.flatnonzero(missing).tolist(), "it has no value")
     if pa.types.is_temporal(column.type):
-        return _int64(column.cast(pa.timestamp("us"))), np.zeros(rows), ~missing, reasons
+        return _int64(column.cast(pa.timestamp("us"))), np.zeros(rows), np.full(rows, _DATE, np.int8), reasons
     if pa.types.is_integer(column.type):
-        return _int64(column), np.zeros(rows), np.zeros(rows, bool), reasons
+        whole = _int64(column)
+        return whole, np.zeros(rows), _units(whole), reasons
     is_text = kind_of(column) == "bytes"
     if is_text and pc.all(pc.match_substring_regex(column.cast(pa.large_binary()), _WHOLE)).as_py():
-        return _int64(column.cast(pa.large_binary()).cast(pa.string())), np.zeros(rows), np.zeros(rows, bool), reasons
+        whole = _int64(column.cast(pa.large_binary()).cast(pa.string()))
+        return whole, np.zeros(rows), _units(whole), reasons
     known: list[tuple[int, float, bool]] = [(0, 0.0, False)]
 
     def position(value: Value) -> np.int64:
@@ -122,7 +128,43 @@ def _times(
 
     positions, wrong = map_values(column, position, np.int64(0))
     whole, fraction, dated = (np.array(part)[positions] for part in zip(*known, strict=True))
-    return whole.astype(np.int64), fraction.astype(np.float64), dated.astype(bool), {**reasons, **wrong}
+    whole = whole.astype(np.int64)
+    units = np.where(dated, np.int8(_DATE), _units(whole))
+    return whole, fraction.astype(np.float64), units, {**reasons, **wrong}
+
+
+def _units(whole: npt.NDArray[np.int64]) -> Units:
+    units = np.full(len(whole), -1, np.int8)
+    for position, unit in enumerate(UNITS):
+        units[(unit.low <= whole) & (whole < unit.high)] = position
+    return units
+
+
+def moments(
+    whole: npt.NDArray[np.int64], fraction: npt.NDArray[np.float64], units: Units
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """Convert times in several units as `instant` does; keep times in one unit, which may be positions, as they are.
+
+    Args:
+      whole: `whole` of `Events`, `[rows]`.
+      fraction: `fraction` of `Events`, `[rows]`.
+      units: `unit` of `Events`, `[rows]`.
+
+    Returns:
+      The times as `whole` and `fraction` of one unit. If they are of several units, this is the microsecond.
+    """
+    present = np.unique(units[units >= 0]).tolist()
+    if len(present) < 2:
+        return whole, fraction
+    whole, fraction = whole.copy(), fraction.copy()
+    for position in present:
+        unit, rows = UNITS[position], units == position
+        exact, rest = np.divmod(whole[rows] * unit.multiply, unit.divide)
+        rounded = np.floor_divide((whole[rows] + fraction[rows]) * unit.multiply, unit.divide)
+        is_whole = fraction[rows] == 0
+        whole[rows] = np.where(is_whole, exact, rounded.astype(np.int64))
+        fraction[rows] = np.where(is_whole, rest / unit.divide, 0.0)
+    return whole, fraction
 
 
 def _int64(column: pa.Array) -> npt.NDArray[np.int64]:

@@ -15,7 +15,10 @@ from components.example_gen.rows import is_list, values_per_row
 from components.example_gen.tally import Tally
 
 # The columns of a table of events, before those of the examples.
-KEYS = USER, WHOLE, FRACTION, TIE, SIDE, REMEMBERED = ("user", "whole", "fraction", "tie", "side", "remembered")
+KEYS = USER, WHOLE, FRACTION, UNIT, TIE, SIDE, REMEMBERED = (
+    *("user", "whole", "fraction", "unit"),
+    *("tie", "side", "remembered"),
+)
 _COLUMN = "column:"  # prefix of the columns that examples hold or histories list
 
 
@@ -47,7 +50,7 @@ def _event_table(rows: Rows, histories: Histories, first: int) -> pa.Table:
     assert events is not None  # the settings have histories
     in_order = histories.ties == "in_order"
     ties = np.arange(first, first + len(rows.sides)) if in_order else _digests(rows.batch.content(rows.batch.index))
-    arrays = map(pa.array, (events.whole, events.fraction, ties, rows.sides, events.remembered))
+    arrays = map(pa.array, (events.whole, events.fraction, events.unit, ties, rows.sides, events.remembered))
     keys = dict(zip(KEYS, (events.user, *arrays), strict=True))
     both = {**rows.columns, **events.values}  # `events.values` come last: they are scalars, never lists
     values = {column(name): _widened(values) for name, values in both.items()}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.example_gen.event_tables import FRACTION, REMEMBERED, SIDE, TIE, USER, WHOLE, column
+from components.example_gen.event_columns import moments
+from components.example_gen.event_tables import FRACTION, REMEMBERED, SIDE, TIE, UNIT, USER, WHOLE, column
 from components.example_gen.history_section import Histories
 from components.example_gen.ingest import write_rows
 from components.example_gen.row_selection import SplitLeaveOneOut
@@ -128,7 +129,8 @@ def timeline_of(table: pa.Table, *, apart: bool) -> Timeline:
     ranks = np.empty(len(encoded.dictionary), np.int64)
     ranks[pc.sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(ranks))
     user = ranks[encoded.indices.to_numpy()]
-    whole, fraction, tie = (_numbers(table, name) for name in (WHOLE, FRACTION, TIE))
+    whole, fraction = moments(*(_numbers(table, name) for name in (WHOLE, FRACTION, UNIT)))
+    tie = _numbers(table, TIE)
     order = np.lexsort((tie, fraction, whole, user))
     user, whole, fraction = user[order], whole[order], fraction[order]
     other_user = np.concatenate([[True], user[1:] != user[:-1]])
@@ -206,6 +208,6 @@ def _taken(table: pa.Table, name: str, places: _Positions) -> pa.Array:
     return table[column(name)].chunk(0).take(pa.array(places))
 
 
-def _numbers(table: pa.Table, name: str) -> npt.NDArray[np.generic]:
-    numbers: npt.NDArray[np.generic] = table[name].to_numpy()
+def _numbers(table: pa.Table, name: str) -> npt.NDArray[Any]:
+    numbers: npt.NDArray[Any] = table[name].to_numpy()
     return numbers

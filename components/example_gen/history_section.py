@@ -17,8 +17,9 @@ class Histories(Section):
     Attributes:
       user: column of the user, or of anything else that has a history; a row without a value there is bad. 100, 100.0
         and the texts "100" and "100.0" are one user.
-      time: column of the time: dates, times, or numbers that grow with time, such as Unix times or positions. A column
-        holds either dates or numbers. A row without a value there is bad.
+      time: column of the time: dates, Unix times (seconds to nanoseconds), or other numbers that grow with time, such
+        as positions. Dates and Unix times in any units are compared as moments; other numbers must not be beside dates,
+        or beside Unix times in several units. A row without a value there is bad.
       columns: new columns, each with the column whose values it lists, such as {history: item}. Histories of
         several columns stay aligned: an event that lacks one of the values is in no history, and is counted.
       max_length: largest number of events in a history: the latest events, oldest first.

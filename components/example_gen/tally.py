@@ -12,7 +12,7 @@ from components.example_gen.history_section import Histories
 from components.example_gen.label_section import Label
 from components.example_gen.rows import SHOWN, BadRows
 from components.example_gen.settings import Settings
-from components.example_gen.values import stands_for_missing
+from components.example_gen.values import DATE, NOT_A_MOMENT, stands_for_missing
 from embedding_core.errors import DataError, nearest
 from embedding_core.schema import Json
 
@@ -107,7 +107,7 @@ class Tally:
       bad: rows set aside.
       kinds: per column, the kinds of feature ("bytes", "int64", "float") and the place of the first of each.
       seen: names of all columns found.
-      times: kinds of times that histories are ordered by ("number", "date"), and the place of the first of each.
+      times: units of the times that histories are ordered by (see `Events`), and the place of the first of each.
       labels: the values of each binary or multiclass label, by name.
       numbered: per column, the number of values written as 3, and of those written as 3.0.
       summaries: per split and column, the summary of its values.
@@ -265,13 +265,16 @@ class Tally:
             yield from self._column(name, settings, data)
 
     def _times(self, histories: Histories) -> Iterator[tuple[bool, DataError]]:
-        if len(self.times) > 1:
-            (one, here), (two, there) = self.times.items()
+        """Refuse other numbers beside dates, or beside Unix times in several units: nothing orders them."""
+        others = {kind: place for kind, place in self.times.items() if kind != NOT_A_MOMENT}
+        if NOT_A_MOMENT in self.times and (len(others) > 1 or DATE in others):
+            shown = "".join(f", a {kind} in {place}" for kind, place in others.items())
             yield (
                 True,
                 DataError(
-                    f"column {histories.time!r}, the time of `data.histories`, is a {one} in {here} and a {two} in "
-                    f"{there}: write all of its times as dates, or all as numbers."
+                    f"column {histories.time!r}, the time of `data.histories`, is a {NOT_A_MOMENT} of 1973 to 2100 in "
+                    f"{self.times[NOT_A_MOMENT]}{shown}: write all of its times as dates or Unix times, or, if they "
+                    "are positions, as numbers below 100,000,000."
                 ),
             )
 

@@ -6,9 +6,10 @@ import contextlib
 import contextvars
 import datetime
 import json
+import math
 import re
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from embedding_core.display import shown_token
 
@@ -22,9 +23,33 @@ _MARKS = frozenset({"?", "na", "n/a", "#n/a", "null", "none", "nil", "-", "--", 
 _COMMA = re.compile(r"[+-]?\d*,\d+\Z")
 _DIGITS = re.compile(r"-?\d+(\.\d+)?\Z")
 _FRACTION = re.compile(r"(:\d\d)\.(\d+)")
-# Unix times from 1973 to 2100 in seconds, milli-, micro- and nanoseconds: low and high end of the range, and the factor
-# and divisor that convert to microseconds. The ranges do not overlap.
-_UNITS = ((1e8, 4.1e9, 10**6, 1), (1e11, 4.1e12, 10**3, 1), (1e14, 4.1e15, 1, 1), (1e17, 4.1e18, 1, 10**3))
+DATE, NOT_A_MOMENT = "date", "number that is not a Unix time"
+
+
+class Unit(NamedTuple):
+    """A unit of moments.
+
+    Attributes:
+      name: what a moment in this unit is called in messages.
+      low, high: the numbers that are Unix times in this unit: from `low` to below `high`.
+      multiply, divide: factor and divisor that convert to microseconds since 1970.
+    """
+
+    name: str
+    low: float
+    high: float
+    multiply: int
+    divide: int
+
+
+# Unix times from 1973 to 2100; the ranges do not overlap. The last unit is that of dates, which are no numbers.
+UNITS = (
+    Unit("Unix time in seconds", 1e8, 4.1e9, 10**6, 1),
+    Unit("Unix time in milliseconds", 1e11, 4.1e12, 10**3, 1),
+    Unit("Unix time in microseconds", 1e14, 4.1e15, 1, 1),
+    Unit("Unix time in nanoseconds", 1e17, 4.1e18, 1, 10**3),
+    Unit(DATE, math.inf, math.inf, 1, 1),
+)
 
 _hides_texts = contextvars.ContextVar("hides_texts", default=False)
 
@@ -102,9 +127,9 @@ def _from_iso(text: str) -> datetime.datetime:
 
 def _from_unix(value: str | int | float) -> int:
     amount = number(value.strip() if isinstance(value, str) else value)
-    for low, high, multiply, divide in _UNITS:
-        if low <= amount < high:
-            return int(amount * multiply // divide)
+    for unit in UNITS:
+        if unit.low <= amount < unit.high:
+            return int(amount * unit.multiply // unit.divide)
     raise ValueError(f"{_quoted(value)} is neither an ISO date or time nor a Unix time between 1973 and 2100")
 
 

@@ -353,6 +353,8 @@ def test_lists_of_one_value_are_values_and_longer_ones_bad_rows(made, tmp_path):
         ["-3", "1", "20"],
         ["0.5", "1.25", "9"],
         ["1.5e9", "1600000000", "1600000000.5"],
+        ["99999999", "100000000", "4100000001"],
+        ["1700000000000000001", "1700000000000000002", "1700000000000000003"],
         ["9007199254740992", "9007199254740993", "1e17"],
         ["2024-01-01", "2024-01-01T00:00:01", "2024-01-01T02:00:00+01:00"],
     ],
@@ -387,12 +389,58 @@ def test_rows_without_user_or_time_are_bad(made, tmp_path, changes, reason):
     assert made(written(tmp_path / "data", events))[0] == found
 
 
-def test_dates_and_numbers_in_one_column_are_an_error(made, tmp_path):
-    events = drawn(rows=20, users=2)
-    events[7]["time"] = "2024-01-01"
-    _, tally = made(written(tmp_path / "data", events), split=LAST)
+WRITTEN = (  # the second, from 2001 on, in each form of a time
+    str,
+    lambda second: f"{second}.0",
+    lambda second: str(second * 10**3),
+    lambda second: str(second * 10**6),
+    lambda second: str(second * 10**9),
+    lambda second: datetime.datetime.fromtimestamp(second, datetime.timezone.utc).isoformat(),
+    lambda second: datetime.datetime.fromtimestamp(second, datetime.timezone.utc).isoformat().replace("+00:00", ".0Z"),
+)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_moments_in_any_units_are_in_one_order(made, tmp_path, name):
+    draw, events, split = random.Random(3), drawn(seed=3), RULES[name]
+    histories = {**HISTORIES, "ties": "in_order"}
+    mixed = [{**one, "time": draw.choice(WRITTEN)(int(one["time"]))} for one in events]
+    found, tally = made(written(tmp_path / "data", mixed, files=3), histories=histories, split=split)
+    assert found == expected(events, split)
+    settings = Settings.from_mapping({"columns": COLUMNS, "histories": histories, "split": split})
+    assert list(tally.problems(settings, "data")) == []
+
+
+def test_moments_of_typed_files_are_in_one_order(made, tmp_path):
+    for at, time in enumerate(
+        (
+            pa.array([1_700_000_003_000_000_000]).cast(pa.timestamp("ns")),
+            pa.array([1_700_000_002_500]),
+            pa.array([1_700_000_002.25]),
+            pa.array([1_700_000_002]),
+            pa.array([datetime.date(2023, 11, 14)]),
+        )
+    ):
+        table = pa.table({"user": ["u"], "time": time, "item": [f"i{at}"], "kind": ["a"]})
+        parquet.write_table(table, tmp_path / f"{at}.parquet")
+    found, _ = made(sorted(str(one) for one in tmp_path.iterdir()))
+    assert found["i0"]["history"] == ["i4", "i3", "i2", "i1"]
+
+
+@pytest.mark.parametrize(
+    ("times", "text"),
+    [
+        (["7", "2024-01-01"], r"in .*0.csv:2, a date in .*0.csv:3: write all"),
+        (["1700000000", "1700000000000", "0"], r"in .*0.csv:4, a Unix time in seconds in .*:2, a Unix time in mill"),
+    ],
+)
+def test_numbers_and_moments_in_one_column_are_an_error(made, tmp_path, times, text):
+    events = [{**drawn(rows=1)[0], "item": time, "time": time} for time in times]
+    _, tally = made(written(tmp_path / "data", events))
     settings = Settings.from_mapping({"columns": COLUMNS, "histories": HISTORIES, "split": LAST})
-    with pytest.raises(DataError, match=r"is a number in .*0.csv:2 and a date in .*0.csv:9: write all of its times"):
+    with pytest.raises(
+        DataError, match=rf"column 'time', .* is a number that is not a Unix time of 1973 to 2100 {text}"
+    ):
         tally.check(settings, "data")
 
 
