@@ -8,7 +8,7 @@ from typing import Any
 
 from components.example_gen.row_selection import Condition
 from components.example_gen.rows import BadRows, Batch, Mask, map_values
-from components.example_gen.values import Value, instant, number, same
+from components.example_gen.values import Value, instant, number, same, text_of
 
 
 def filter_rows(batch: Batch, conditions: Sequence[Condition], filtered: list[int], bad: BadRows) -> Batch:
@@ -66,7 +66,7 @@ def _predicate(condition: Condition, decimal: str) -> Callable[[Value], bool]:
         case "matches" | "not_matches":
             wanted = condition.rule == "matches"
             pattern = re.compile(given)
-            return lambda value: bool(pattern.search(str(value))) is wanted
+            return lambda value: bool(pattern.search(text_of(value))) is wanted
         case _:
             return _bound(condition.rule, given, decimal)
 

@@ -130,7 +130,7 @@ def map_values(column: pa.Array, function: Callable[[Value], T], missing: T) -> 
     """Apply a function to every value of a scalar column, once per distinct value.
 
     Args:
-      column: the values; bytes are passed as text (UTF-8, other bytes as surrogates).
+      column: the values; bytes are passed as text (UTF-8, other bytes as surrogates), float32 as `widened` makes it.
       function: may raise ValueError, for a value that makes its row bad.
       missing: the result for a null.
 
@@ -158,6 +158,18 @@ def map_values(column: pa.Array, function: Callable[[Value], T], missing: T) -> 
 
 
 def _values(dictionary: pa.Array) -> Iterator[Value]:
-    values: Sequence[Any] = dictionary.to_pylist()
+    values: Sequence[Any] = widened(dictionary).to_pylist()
     for value in values:
         yield value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+
+
+def widened(values: pa.Array) -> pa.Array:
+    """Convert float32 to float64 so that a fraction keeps its decimal text: 0.1 stays 0.1; return other types as given.
+
+    The float64 that equals the float32 0.1 is 0.10000000149: it would be above 0.1, and equal to no 0.1 of a file or of
+    the configuration.
+    """
+    if not pa.types.is_float32(values.type):
+        return values
+    exact = values.cast(pa.float64())
+    return pc.if_else(pc.equal(exact, pc.floor(exact)), exact, values.cast(pa.string()).cast(pa.float64()))

@@ -92,6 +92,11 @@ def _cure(text: str, decimal: str) -> str:
     return ""
 
 
+def text_of(value: Value) -> str:
+    """Return the text of a value; that of a whole number is its digits, also if the number is a float."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
 def stands_for_missing(text: str) -> bool:
     """Return whether programs often write this text for a missing value."""
     return text.strip().casefold() in _MARKS
@@ -137,10 +142,11 @@ def same(value: Value, given: str | int | float | bool, decimal: str = ".") -> b
     """Return whether a value of the data equals a value of the configuration.
 
     Two texts are compared as text, dates as points in time, and all else as numbers. YAML reads an unquoted
-    yes or no as a boolean, so True equals "true", "yes" and "1" in any case, and False equals "false", "no" and "0".
+    yes or no as a boolean, so True equals "true" and "yes" in any case and the number 1, and False equals "false", "no"
+    and 0.
     """
-    if isinstance(given, bool):
-        return str(value).casefold() in (TRUE if given else FALSE)
+    if isinstance(given, bool) and str(value).casefold() in (TRUE if given else FALSE):
+        return True
     if isinstance(value, str) and isinstance(given, str):
         return value == given
     try:

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from components.example_gen.arrays import time_texts
-from components.example_gen.rows import BadRows, Batch, Mask, flat_values, is_list
+from components.example_gen.rows import BadRows, Batch, Mask, flat_values, is_list, widened
 from components.example_gen.settings import Settings
+from components.example_gen.values import text_of
 
 _Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 
@@ -78,8 +79,8 @@ def keys_of(column: pa.Array, decimal: str = ".") -> tuple[pa.Array, dict[int, s
 
     Splits, histories and samples of users compare keys by this function alone. A key is text. A whole number is its
     digits: 100, 100.0 and the text "100.0" are one key. Any other float is the shortest text that reads back as the
-    same float32, or else float64. A date is ISO text, and so is a time; midnight is its date, since pandas writes dates
-    as times. Any other text is itself: "100.00" and "0100" are other keys than 100.
+    same float. A date or time is ISO text; midnight is its date, since pandas writes dates as times. Any other text is
+    itself: "100.00" and "0100" are other keys than 100.
 
     Args:
       column: a scalar column, as `normal` returns it or text of a CSV file.
@@ -105,16 +106,11 @@ def keys_of(column: pa.Array, decimal: str = ".") -> tuple[pa.Array, dict[int, s
 def _keys_of_floats(column: pa.Array) -> tuple[pa.Array, dict[int, str]]:
     encoded = column.dictionary_encode()
     numbers = encoded.dictionary.to_numpy(zero_copy_only=False)
-    whole = numbers == np.floor(numbers)  # also of infinity, which is not exact
-    narrow = numbers.astype(np.float32)
-    texts = [
-        str(int(number)) if is_whole else str(short if short == number else number)
-        for number, short, is_whole in zip(numbers, narrow, whole & _are_exact(numbers), strict=True)
-    ]
-    keys = pa.array(texts, pa.large_binary()).take(encoded.indices)
-    ambiguous = pa.array(whole & ~_are_exact(numbers), pa.bool_()).take(encoded.indices)
+    texts = map(text_of, widened(encoded.dictionary).to_pylist())
+    # Infinity is not exact either.
+    ambiguous = pa.array((numbers == np.floor(numbers)) & ~_are_exact(numbers), pa.bool_()).take(encoded.indices)
     bad = np.flatnonzero(pc.fill_null(ambiguous, False).to_numpy(zero_copy_only=False))
-    return keys, dict.fromkeys(bad.tolist(), _TOO_LARGE)
+    return pa.array(texts, pa.large_binary()).take(encoded.indices), dict.fromkeys(bad.tolist(), _TOO_LARGE)
 
 
 def count_whole_numbers(column: pa.Array) -> tuple[int, int]:

@@ -1,9 +1,21 @@
 """Labels, sample weights, single-valued columns and whole numbers, all of which ExampleGen checks and converts."""
 
+import dataclasses
+
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from components.example_gen.arrays import normal
+from components.example_gen.filters import meets
+from components.example_gen.label_section import Label
+from components.example_gen.labels import label_values
+from components.example_gen.parquet_rows import typed_batch
+from components.example_gen.row_selection import RowFilter
+from components.example_gen.rows import BadRows
+from components.example_gen.settings import Settings
+from components.example_gen.splits import assign_splits
 from components.example_gen.tally import TooFewRowsError
 from embedding_core.errors import ConfigError, DataError
 
@@ -161,6 +173,71 @@ def test_lists_of_labels_booleans_and_types_of_parquet(ingest, tmp_path):
     assert (
         ingest(columns={"flag": "float"}, label={"column": "flag"}, **given).values("flag") == [[0.0]] * 2 + [[1.0]] * 2
     )
+
+
+SAME = (  # what pandas writes into a file without gaps, into one with gaps, and as float32
+    lambda values: pa.array([int(value) if value == int(value) else value for value in values]),
+    lambda values: pa.array(list(map(float, values))),
+    lambda values: pa.array(values, pa.float32()),
+    lambda values: pa.array(list(map(str, values))),
+    lambda values: pa.array([str(float(value)) for value in values]),
+)
+
+
+def batches_of(values):
+    """Return the same values as batches of one column "y", one for each type."""
+    settings = Settings(columns={"y": "token"}, split={"by": "column", "column": "y", "train": [1], "eval": [0]})
+    for made in SAME:
+        batch = typed_batch("file, row", pa.record_batch([made(values)], ["y"]), settings, 1)
+        yield dataclasses.replace(batch, is_text=pa.types.is_large_binary(batch.columns["y"].type)), settings
+
+
+@pytest.mark.parametrize(
+    ("given", "values", "expected"),
+    [
+        ({"positive": True}, [0, 1, 1, 0], [0, 1, 1, 0]),
+        ({"positive": [1]}, [0, 1, 2, 1], [0, 1, 0, 1]),
+        ({}, [0, 1, 1], [0, 1, 1]),
+        ({"positive": [0.1, 0.7]}, [0.1, 0.7, 0.5], [1, 1, 0]),
+        ({"above": 0.1}, [0.1, 0.2, 0.7], [0, 1, 1]),
+        ({"above": 0.7}, [0.1, 0.7, 0.8], [0, 0, 1]),
+        ({"kind": "regression"}, [0.1, 0.5, 7.25], [np.float32(0.1), 0.5, 7.25]),
+    ],
+)
+def test_label_is_the_same_in_any_type_of_column(given, values, expected):
+    for batch, _ in batches_of(values):
+        made, bad = label_values(Label(column="y", **given), batch)
+        assert (made.to_pylist(), bad) == (expected, {})
+
+
+@pytest.mark.parametrize(
+    ("condition", "values", "expected"),
+    [
+        ({"equals": True}, [0, 1], [False, True]),
+        ({"not_equals": 0.1}, [0.1, 0.5], [False, True]),
+        ({"in": [0.1, 0.7]}, [0.1, 0.7, 0.5], [True, True, False]),
+        ({"min": 0.7}, [0.1, 0.7, 0.8], [False, True, True]),
+        ({"max": 0.1}, [0.1, 0.7], [True, False]),
+    ],
+)
+def test_row_filter_is_the_same_in_any_type_of_column(condition, values, expected):
+    for batch, _ in batches_of(values):
+        met, bad = meets(batch, RowFilter(column="y", **condition).conditions[0])
+        assert (met.tolist(), bad) == (expected, {})
+
+
+def test_row_filter_by_pattern_reads_the_digits_of_a_float():
+    condition = RowFilter(column="y", matches="^(100|0.1)$").conditions[0]
+    for made in SAME[:4]:
+        batch, _ = next(batches_of([100]))
+        batch = batch.with_column("y", normal(made([100, 10, 1000])))
+        assert meets(batch, condition)[0].tolist() == [True, False, False]
+        assert meets(batch.with_column("y", normal(made([0.1, 0.5]))), condition)[0].tolist() == [True, False]
+
+
+def test_split_by_a_column_is_the_same_in_any_type():
+    for batch, settings in batches_of([1, 0, 1, 2]):
+        assert assign_splits(batch, settings, BadRows())[1].tolist() == [0, 1, 0, -1]
 
 
 def test_row_without_a_weight_is_bad(ingest, write):
