@@ -62,8 +62,9 @@ class PipelineConfig(Section):
       permissions: who may read the files that a run writes, pushed versions included: only their "owner", also the
         owner's "group", or whoever the "umask" of the process allows. Files in a bucket follow the bucket's rules.
       metadata: sqlite file of ML Metadata, or address of a MySQL or MariaDB server as
-        mysql://user@host:3306/database, with the password in the environment variable METADATA_PASSWORD; several
-        pipelines may share either. Null is a file in `work_dir`.
+        mysql://user@host:3306/database, with the password in the environment variable METADATA_PASSWORD, and with
+        ?ssl-ca=/path/of/ca.pem for TLS with a verified server; several pipelines may share either. Null is a file in
+        `work_dir`.
       work_dir: folder of everything that the pipeline writes; by default `runs/<name>` beside the file.
       python_path: folder of the modules that your dotted names are in, put last on `sys.path`; by default the file's
         folder.

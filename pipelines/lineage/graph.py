@@ -20,7 +20,7 @@ from ml_metadata import MetadataStore
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
 from embedding_core.errors import DataError
-from pipelines.config.metadata_server import has_store, is_server
+from pipelines.config.metadata_server import has_store, is_server, without_password
 from pipelines.pipeline.metadata_connection import metadata_connection
 
 Facts: TypeAlias = Mapping[str, Any]
@@ -86,9 +86,10 @@ def open_store(metadata_path: str | Path) -> MetadataStore:
     try:
         return ml_metadata.MetadataStore(metadata_connection(metadata, read_only=True))
     except (RuntimeError, ml_metadata.errors.StatusError) as error:
+        text = " ".join(without_password(str(error)).split())[:80]
         raise DataError(
-            f"metadata {str(metadata_path)!r} cannot be opened ({' '.join(str(error).split())[:80]}): it is not a "
-            "store of ML Metadata, or it is damaged; restore it, or read the records beside the artifacts (--recorded)."
+            f"metadata {metadata!r} cannot be opened ({text}): it is not a store of ML Metadata, or it is damaged; "
+            "restore it, or read the records beside the artifacts (--recorded)."
         ) from error
 
 

@@ -11,7 +11,7 @@ import ml_metadata
 
 from embedding_core.errors import StorageError
 from pipelines.config import PipelineConfig
-from pipelines.config.metadata_server import is_server
+from pipelines.config.metadata_server import is_server, without_password
 from pipelines.console.expected_errors import chain, expected_message
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -65,9 +65,9 @@ def _message(error: BaseException, config: PipelineConfig) -> str | None:
     text = _first(error, (), _METADATA_TEXT) or _status(error)
     if text is not None and is_server(config.metadata_path):
         return (
-            f"metadata {config.metadata_path!r} cannot be used ({text}): artifacts and served versions are unchanged. "
-            "See that the server runs, has room, and that its user may write to the database; then run the same "
-            "command again."
+            f"metadata {config.metadata_path!r} cannot be used ({without_password(text)}): artifacts and served "
+            "versions are unchanged. See that the server runs, has room, and that its user may write to the database; "
+            "then run the same command again."
         )
     if text is not None:
         return (

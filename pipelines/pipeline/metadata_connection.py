@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
-from pipelines.config.metadata_server import PASSWORD, MetadataServer, is_server
+from pipelines.config.metadata_server import MetadataServer, is_server
 
 
 def metadata_connection(metadata: str, *, read_only: bool = False) -> mlmd.ConnectionConfig:
@@ -23,9 +22,9 @@ def metadata_connection(metadata: str, *, read_only: bool = False) -> mlmd.Conne
     connection = mlmd.ConnectionConfig()
     if is_server(metadata):
         server = MetadataServer.of(metadata)
-        connection.mysql.host, connection.mysql.port = server.host, server.port
         connection.mysql.database, connection.mysql.user = server.database, server.user
         connection.mysql.password = server.password
+        connection.mysql.socket = server.socket
         logging.getLogger("absl").addFilter(_holds_no_password)
         return connection
     connection.sqlite.filename_uri = metadata
@@ -36,5 +35,5 @@ def metadata_connection(metadata: str, *, read_only: bool = False) -> mlmd.Conne
 
 def _holds_no_password(record: logging.LogRecord) -> bool:
     """Keep a record of the log, unless it holds the password: ML Metadata logs its connection at level DEBUG."""
-    password = os.environ.get(PASSWORD)
-    return not password or password not in record.getMessage()
+    # The connection is logged as the text of its proto, which may write the password in another form.
+    return not str(record.msg).startswith("ConnectionConfig")

@@ -36,7 +36,7 @@ class Server:
 
 
 @contextlib.contextmanager
-def running_mariadb(folder, password="not-a-word-7c1f"):
+def running_mariadb(folder, password="not-a-word-7c1f", options=()):
     folder.mkdir(parents=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -48,7 +48,7 @@ def running_mariadb(folder, password="not-a-word-7c1f"):
     command = [SERVER, "--no-defaults", f"--user={getpass.getuser()}", f"--datadir={folder}/data"]
     command += ["--bind-address=127.0.0.1", f"--port={port}", "--skip-name-resolve", f"--socket={folder}/socket"]
     with open(folder / "log", "wb") as log:
-        process = subprocess.Popen([*command, f"--init-file={folder}/setup.sql"], stdout=log, stderr=log)
+        process = subprocess.Popen([*command, *options, f"--init-file={folder}/setup.sql"], stdout=log, stderr=log)
     try:
         _wait(folder / "log", process)
         yield Server(port, password, process)

@@ -1,9 +1,12 @@
 """Keeps ML Metadata on a MariaDB server: locks, errors, and a password that is written nowhere."""
 
 import logging
+import shutil
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
+import ml_metadata
 import pymysql
 import pytest
 
@@ -111,3 +114,54 @@ def test_a_second_run_of_the_same_name_is_refused_wherever_it_works(server, tmp_
         raise AssertionError
     with run_lock(config_of(server, tmp_path / "elsewhere")):
         pass
+
+
+def certified(folder, name, authority):
+    """Write a key and a certificate for a host name; `authority` is the name of the file pair that signs it."""
+    key = ["openssl", "req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-subj", f"/CN={name}"]
+    if authority is None:
+        commands = [[*key, "-x509", "-out", f"{name}.pem"]]
+    else:
+        (folder / "names").write_text(f"subjectAltName=DNS:{name}")
+        sign = [
+            "openssl",
+            "x509",
+            "-req",
+            "-in",
+            f"{name}.csr",
+            "-CA",
+            f"{authority}.pem",
+            "-CAkey",
+            f"{authority}.key",
+        ]
+        commands = [
+            [*key, "-out", f"{name}.csr"],
+            [*sign, "-CAcreateserial", "-extfile", "names", "-out", f"{name}.pem"],
+        ]
+    for command in commands:
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing")
+def test_a_server_is_used_only_with_its_own_certificate(tmp_path):
+    from pipelines.lineage.graph import open_store
+    from pipelines.pipeline.metadata_connection import metadata_connection
+
+    for name, authority in (("ours", None), ("theirs", None), ("localhost", "ours")):
+        certified(tmp_path, name, authority)
+    options = [
+        f"--ssl-cert={tmp_path}/localhost.pem",
+        f"--ssl-key={tmp_path}/localhost.key",
+        "--require-secure-transport",
+    ]
+    with running_mariadb(tmp_path / "server", options=options) as server:
+        plain = server.address.replace("127.0.0.1", "localhost")
+        with pytest.raises(StorageError, match="cannot be reached"):
+            has_store(plain)
+        address = f"{plain}?ssl-ca={tmp_path}/ours.pem"
+        assert not has_store(address)
+        ml_metadata.MetadataStore(metadata_connection(address))
+        assert open_store(address).get_artifacts() == []
+        for wrong in (address.replace("ours", "theirs"), address.replace("localhost", "127.0.0.1")):
+            with pytest.raises(StorageError, match="certificate verify failed"):
+                has_store(wrong)
