@@ -3,7 +3,17 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # without bytecode, each process takes twice as long to start
 BIN := .venv/bin
-LOCKED := requirements.lock
+
+# TFX 1.21 needs glibc 2.39 (Debian 13, Ubuntu 24.04); on an older system TFX 1.16 runs, on Python 3.10.
+GLIBC := $(lastword $(shell getconf GNU_LIBC_VERSION))
+ifeq ($(shell printf '%s\n' 2.39 $(GLIBC) | sort --version-sort | head -1),2.39)
+TFX := 1.21
+PYTHON_VERSIONS := 3.13 3.12 3.11 3.10
+else
+TFX := 1.16
+PYTHON_VERSIONS := 3.10
+endif
+LOCKED := requirements/tfx-$(TFX).txt
 
 # The machine's uv if there is one, else our own in the version that the lock pins.
 UV := $(shell command -v uv || echo $(CURDIR)/.uv/bin/uv)
@@ -12,8 +22,11 @@ UV := $(shell command -v uv || echo $(CURDIR)/.uv/bin/uv)
 MATRIX := 3.11-2.18 3.12-2.20 3.13-2.21
 NEWEST := $(lastword $(MATRIX))
 PYTHONS = PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd:)"
+# The newest installed; if there is none, uv downloads it.
+PYTHON = $(or $(shell for version in $(PYTHON_VERSIONS); do $(PYTHONS) $(UV) python find --no-python-downloads \
+    $$version 2> /dev/null && break; done),$(lastword $(PYTHON_VERSIONS)))
 
-.PHONY: help venv tpu-compiler sparsecore-compiler lock check format test test-core test-tfx test-fast test-matrix test-newest interchange test-wheel release-check docs pages notebook tfx-next contract tpu-tests tpu-tests-compiler tf-tests sparsecore-judge tfrs-tests tasks layer-values demo online-retail daily pictures daily-kills freshness months reference golden kfp-local shared-metadata image-check faults deltas bench clean
+.PHONY: help venv tpu-compiler sparsecore-compiler lock check format test test-core test-tfx test-fast test-matrix test-today today interchange test-wheel release-check docs pages notebook contract tpu-tests tpu-tests-compiler tf-tests sparsecore-judge tfrs-tests tasks layer-values demo online-retail daily pictures daily-kills freshness months reference golden kfp-local shared-metadata image-check faults deltas bench clean
 .PHONY: servers servers-environment kube-api-server kube-check kube-schemas
 
 # First line of a target that reads the data of Online Retail.
@@ -23,17 +36,18 @@ NEEDS_DATA = $(if $(wildcard $(DATA)/*.csv*),,$(error DATA is '$(DATA)': give th
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-venv: .venv/.ready ## make .venv from requirements.lock
+venv: .venv/.ready ## make .venv from the lock of the TFX that this system's glibc can run, on the newest Python for it
 
-# pip runs from / because a version manager may refuse python3 in a folder whose .python-version it lacks.
+# pip runs from / because a version manager may refuse python3 in a folder whose .python-version names another.
 $(CURDIR)/.uv/bin/uv: $(LOCKED)
 	@mkdir -p .uv && awk '/^uv==/ {found=1} found {print} found && !/\\$$/ {exit}' $(LOCKED) > .uv/uv.lock
 	cd / && python3 -m pip install --quiet --upgrade --no-deps --require-hashes --target $(CURDIR)/.uv \
 	    --requirement $(CURDIR)/.uv/uv.lock
 	@touch $@
 
-.venv/.ready: $(LOCKED) pyproject.toml .python-version | $(UV)
-	test -x $(BIN)/python || $(UV) venv --quiet --no-project --python "$$(cat .python-version)" .venv
+.venv/.ready: $(LOCKED) pyproject.toml | $(UV)
+	@test -x $(BIN)/python || $(UV) venv --quiet --no-project --python "$(PYTHON)" .venv
+	@echo "$$($(BIN)/python -V), $(LOCKED): glibc is $(GLIBC), and TFX 1.21 needs 2.39 or newer (TFX 1.16 Python 3.10)"
 	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes --build-constraints $(LOCKED) $(LOCKED)
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
@@ -48,9 +62,9 @@ $(CURDIR)/.uv/bin/uv: $(LOCKED)
 tpu-compiler: .tpu-compiler/.ready ## make .tpu-compiler, the environment of Google's TPU compiler (libtpu: Google Cloud's terms; 850 MB)
 
 COMPILER_LOCKED := embedding_core/tpu_compiler/requirements.txt
-.tpu-compiler/.ready: $(COMPILER_LOCKED) .python-version | $(UV)
+.tpu-compiler/.ready: $(COMPILER_LOCKED) | $(UV)
 	@echo "libtpu is Google's, under the Google Cloud Platform terms of service: https://cloud.google.com/terms"
-	$(UV) venv --quiet --clear --no-project --python "$$(cat .python-version)" .tpu-compiler
+	$(UV) venv --quiet --clear --no-project --python "$(PYTHON)" .tpu-compiler
 	$(UV) pip install --quiet --python .tpu-compiler/bin/python --require-hashes --requirement $(COMPILER_LOCKED)
 	@touch $@
 
@@ -66,14 +80,16 @@ SPARSECORE_LOCKED := embedding_core/tpu_compiler/sparse_core_requirements.txt
 servers-environment: .servers/.ready ## make .servers, the environment of the model servers Triton and KServe, and of their clients (2 GB)
 
 SERVERS_LOCKED := tests/servers/requirements.txt
-.servers/.ready: $(SERVERS_LOCKED) .python-version | $(UV)
-	$(UV) venv --quiet --clear --no-project --python "$$(cat .python-version)" .servers
+.servers/.ready: $(SERVERS_LOCKED) | $(UV)
+	$(UV) venv --quiet --clear --no-project --python "$(PYTHON)" .servers
 	$(UV) pip install --quiet --python .servers/bin/python --require-hashes --requirement $(SERVERS_LOCKED)
 	@touch $@
 
-lock: | $(UV) ## resolve all packages again into requirements.lock, with hashes
-	$(UV) pip compile --quiet --upgrade pyproject.toml --all-extras --python-version "$$(cat .python-version)" \
-	    --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o $(LOCKED)
+RESOLVE := pip compile --quiet --upgrade pyproject.toml --all-extras --python-version 3.10 --generate-hashes --no-header \
+    --no-annotate --no-emit-index-url --no-emit-find-links
+lock: | $(UV) ## resolve all packages again into both locks, with hashes
+	$(UV) $(RESOLVE) --constraints <(echo 'tfx==1.16.*') --python-platform x86_64-manylinux_2_28 -o requirements/tfx-1.16.txt
+	$(UV) $(RESOLVE) --constraints <(echo 'tfx==1.21.*') --universal -o requirements/tfx-1.21.txt
 
 check: venv ## ruff, ruff format, mypy strict, import-linter
 	$(BIN)/ruff check .
@@ -115,12 +131,19 @@ test-matrix: venv $(MATRIX:%=.matrix/%/.ready) ## the core's tests on each pair 
 	        TF_TESTS=$(abspath $(TF_TESTS)) $$bin/pytest -rP -m slow -k 2x2 tests/tf_tests || failed=1; done;) \
 	    exit $${failed:-0}
 
-test-newest: | $(UV) ## a minute of the core's tests on the newest pair, for CI; skipped if that Python is not installed
-	@if $(PYTHONS) $(UV) python find --quiet --no-python-downloads $(firstword $(subst -, ,$(NEWEST))) > /dev/null 2>&1; \
-	    then $(MAKE) --no-print-directory .matrix/$(NEWEST)/.ready && .matrix/$(NEWEST)/bin/pytest $(PARALLEL) --lean \
-	        -m "not slow and not tfx" tests/embedding_core/{columns,vocabulary,planning,storage,checkpoint} \
-	        tests/embedding_core/layer/test_documented_examples.py tests/embedding_core/serving/test_export.py; \
-	    else echo "skipped: there is no Python $(firstword $(subst -, ,$(NEWEST))) here"; fi
+# What continuous integration runs on today's stack.
+test-today: demo
+	$(BIN)/pytest $(PARALLEL) --lean -m "not slow" tests/components/test_components_contract.py tests/interchange \
+	    tests/pipelines/cluster/test_compile_kubeflow.py tests/embedding_core/{columns,vocabulary,planning,storage,checkpoint} \
+	    tests/embedding_core/layer/test_documented_examples.py tests/embedding_core/serving/test_export.py
+
+RUN = demo test
+today: ## run targets on TFX 1.21: here if glibc is new enough, otherwise in a Debian 13 root (RUN="demo test"; user root)
+ifeq ($(TFX),1.21)
+	$(MAKE) --no-print-directory $(RUN)
+else
+	requirements/debian13.sh $(RUN)
+endif
 
 interchange: venv .matrix/$(NEWEST)/.ready ## the oldest and the newest pair read each other's files and train the same values
 	NEWEST=$(CURDIR)/.matrix/$(NEWEST)/bin/python $(BIN)/pytest -rP tests/interchange
@@ -134,7 +157,7 @@ DIST := $(CURDIR)/dist
 release-check: venv ## sdist and wheel, the commands of README and docs from the wheel, SBOM, licences, known vulnerabilities; into dist/
 	rm -rf $(DIST) .release && $(UV) build --quiet --build-constraints $(LOCKED) --out-dir $(DIST) .
 	$(UV) venv --quiet --no-project --python "$$($(PYTHONS) $(BIN)/python tests/release/second_python.py $(UV))" .release
-	$(UV) pip install --quiet --python .release/bin/python --constraints $(LOCKED) --build-constraints $(LOCKED) \
+	$(UV) pip install --quiet --python .release/bin/python --overrides $(LOCKED) --build-constraints $(LOCKED) \
 	    "tfx-embeddings[kubeflow] @ file://$$(echo $(DIST)/*.whl)"
 	$(TOOL) --from cyclonedx-bom==7.5.0 cyclonedx-py environment --of JSON -o $(DIST)/sbom.json .release/bin/python
 	$(TOOL) --from pip-licenses==5.5.5 pip-licenses --python=.release/bin/python --format=json > $(DIST)/licenses.json
@@ -146,8 +169,8 @@ release-check: venv ## sdist and wheel, the commands of README and docs from the
 
 # The site has an environment of its own: nothing of it is needed to use or to test the project.
 SITE_LOCKED := docs/site/requirements.txt
-.docs/.ready: $(SITE_LOCKED) .python-version | $(UV)
-	$(UV) venv --quiet --clear --no-project --python "$$(cat .python-version)" .docs
+.docs/.ready: $(SITE_LOCKED) | $(UV)
+	$(UV) venv --quiet --clear --no-project --python "$(PYTHON)" .docs
 	$(UV) pip install --quiet --python .docs/bin/python --require-hashes --requirement $(SITE_LOCKED)
 	@touch $@
 
@@ -160,9 +183,6 @@ pages: venv ## run every command of README and docs as a reader would; with `mak
 
 notebook: venv ## run the notebook of the components, and the pipeline of somebody else that uses them
 	$(BIN)/pytest -m "slow or not slow" tests/examples/test_in_your_own_pipeline.py tests/pipelines/new_project
-
-tfx-next: venv ## try to resolve the newest TFX on each Python; look up in its source the names that the project uses
-	$(BIN)/python tests/tfx_next/try_newest.py
 
 contract: venv ## the full product of kinds, combiners, optimizers and engines against the oracle, random models, and every strategy's training
 	$(BIN)/pytest tests/embedding_core/test_contract.py tests/embedding_core/engines/test_topologies.py \
@@ -315,4 +335,4 @@ bench: venv ## side-by-side measurements against peers; TORCH=, KERAS_RS= <Pytho
 	$(BIN)/python -m benchmarks.delta_push
 
 clean: ## remove what the targets made, the virtual environment included
-	rm -rf .venv .uv .matrix .object-stores .tpu-compiler .sparsecore-compiler .release .docs .servers .kube-check runs build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .uv .matrix .debian13 .object-stores .tpu-compiler .sparsecore-compiler .release .docs .servers .kube-check runs build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

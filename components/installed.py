@@ -9,7 +9,7 @@ import importlib.util
 
 from embedding_core.errors import ConfigError
 
-INSTALL_TFX = "install tfx-embeddings[tfx], which runs on Python 3.10"
+INSTALL_TFX = "install tfx-embeddings[tfx]"
 
 
 def is_installed(package: str) -> bool:

@@ -6,6 +6,7 @@ file, `problems_of` lists every mistake with its path. For both, the rules and t
 
 from __future__ import annotations
 
+import inspect
 import json
 import numbers
 import re
@@ -230,17 +231,15 @@ class Section(BaseModel):
     @classmethod
     def summary(cls) -> str:
         """Give the text of the docstring above `Attributes:` and `Raises:`, on one line."""
-        return " ".join(re.split(r"\n *(?:Attributes|Raises):\n", cls.__doc__ or "")[0].split())
+        return " ".join(re.split(r"\n(?:Attributes|Raises):\n", inspect.cleandoc(cls.__doc__ or ""))[0].split())
 
     @classmethod
     def descriptions(cls) -> dict[str, str]:
         """Return the docstring's description of every key, each on one line."""
         texts: dict[str, str] = {}
         for base in reversed(cls.__mro__):
-            attributes = re.split(r"\n *Attributes:\n", base.__doc__ or "")[1:]
-            for names, text in re.findall(
-                r"^      ([\w, ]+): (.+(?:\n        .+)*)", "\n".join(attributes), re.MULTILINE
-            ):
+            attributes = re.split(r"\nAttributes:\n", inspect.cleandoc(base.__doc__ or ""))[1:]
+            for names, text in re.findall(r"^  ([\w, ]+): (.+(?:\n    .+)*)", "\n".join(attributes), re.MULTILINE):
                 texts.update(dict.fromkeys(names.split(", "), " ".join(text.split())))
         return {key: texts.get(name, "") for key, name in zip(cls.keys(), cls.model_fields, strict=True)}
 

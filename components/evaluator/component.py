@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-import tensorflow_model_analysis as tfma
 from google.protobuf import json_format
+from tensorflow_model_analysis.proto import config_pb2
 from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
 from tfx.types.component_spec import ComponentSpec
@@ -43,7 +43,7 @@ class Evaluator(base_component.BaseComponent):
         self,
         examples: types.BaseChannel,
         model: types.BaseChannel,
-        eval_config: tfma.EvalConfig,
+        eval_config: config_pb2.EvalConfig,
         baseline_model: types.BaseChannel | None = None,
         table_configs: types.BaseChannel | None = None,
         vocabularies: types.BaseChannel | None = None,

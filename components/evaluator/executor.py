@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow_model_analysis as tfma
 from google.protobuf import json_format
+from tensorflow_model_analysis.proto.config_pb2 import EvalConfig, ModelSpec
 from tfx.components.evaluator import constants as marks
 from tfx.dsl.components.base import base_executor
 from tfx.dsl.io import fileio
@@ -37,7 +38,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
           ConfigError: `eval_config` asks for a metric that only TFMA computes, or that needs an input that is missing.
           DataError: the eval split is empty or damaged, a prediction is not finite, or the data cannot be ranked.
         """
-        given = json_format.Parse(execution.properties[keys.EVAL_CONFIG], tfma.EvalConfig())
+        given = json_format.Parse(execution.properties[keys.EVAL_CONFIG], EvalConfig())
         has_baseline = bool(execution.inputs.get(keys.BASELINE_MODEL))
         config = tfma.utils.update_eval_config_with_defaults(given, has_baseline=has_baseline, rubber_stamp=True)
         tfma.utils.verify_eval_config(config)
@@ -89,7 +90,7 @@ def _ranked_data(execution: Execution, settings: RankingSettings, files: Sequenc
     )
 
 
-def _model_folders(execution: Execution, config: tfma.EvalConfig) -> Mapping[str, tuple[str, tfma.ModelSpec]]:
+def _model_folders(execution: Execution, config: EvalConfig) -> Mapping[str, tuple[str, ModelSpec]]:
     """Return the folder of the SavedModel and the specification of each model, by name."""
     folders = {}
     for spec in config.model_specs:

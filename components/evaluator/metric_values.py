@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import numpy as np
-import tensorflow_model_analysis as tfma
+from tensorflow_model_analysis.proto import config_pb2
 
 from components.evaluator import score_buckets, tfma_parts
 from components.evaluator.group_auc import GroupSums
@@ -205,7 +205,7 @@ def _total_of(combiner: Combiner) -> _Total:
 class MetricValues:
     """The metrics of one evaluation: adds up batches, then gives the values of each slice."""
 
-    def __init__(self, config: tfma.EvalConfig) -> None:
+    def __init__(self, config: config_pb2.EvalConfig) -> None:
         """Take the metrics and models of the configuration.
 
         Raises:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-import tensorflow_model_analysis as tfma
+from tensorflow_model_analysis.proto import config_pb2
 
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.evaluation.users import Numbering, ReadTokens
@@ -54,7 +54,7 @@ class Scorer:
       model: the loaded SavedModel.
     """
 
-    def __init__(self, folder: str, spec: tfma.ModelSpec) -> None:
+    def __init__(self, folder: str, spec: config_pb2.ModelSpec) -> None:
         """Load the model.
 
         Args:

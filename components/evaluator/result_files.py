@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import tensorflow as tf
 import tensorflow_model_analysis as tfma
+from tensorflow_model_analysis.proto.config_pb2 import EvalConfig
 from tfx.dsl.io import fileio
 
 from components.evaluator.tfma_parts import (
@@ -21,7 +22,12 @@ _SHARD = "-00000-of-00001.tfrecord"
 
 
 def write_results(
-    folder: str, config: tfma.EvalConfig, metrics: Sequence[SlicedMetrics], *, data: str, models: Mapping[str, str]
+    folder: str,
+    config: EvalConfig,
+    metrics: Sequence[SlicedMetrics],
+    *,
+    data: str,
+    models: Mapping[str, str],
 ) -> ValidationResult:
     """Write metrics, validation result and configuration.
 

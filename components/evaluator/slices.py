@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import tensorflow_model_analysis as tfma
+from tensorflow_model_analysis.proto import config_pb2
 from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
 from components.evaluator.tfma_parts import SliceKey, slice_keys
@@ -27,7 +28,7 @@ class SliceGroups:
       keys: TFMA's key of each slice, by number.
     """
 
-    def __init__(self, config: tfma.EvalConfig) -> None:
+    def __init__(self, config: config_pb2.EvalConfig) -> None:
         """Take the slices that the configuration asks for."""
         columns = [sorted({*spec.feature_keys, *spec.feature_values}) for spec in config.slicing_specs]
         specs = [tfma.slicer.SingleSliceSpec(spec=spec) for spec in config.slicing_specs]

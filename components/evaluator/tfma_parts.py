@@ -10,7 +10,7 @@ from tensorflow_model_analysis.contrib.aggregates.binary_confusion_matrices impo
 from tensorflow_model_analysis.evaluators.metrics_validator import validate_metrics
 from tensorflow_model_analysis.metrics.calibration_histogram import Bucket
 from tensorflow_model_analysis.metrics.metric_specs import to_computations
-from tensorflow_model_analysis.proto import validation_result_pb2
+from tensorflow_model_analysis.proto import config_pb2, validation_result_pb2
 from tensorflow_model_analysis.slicer.slicer_lib import get_slices_for_features_dicts
 from tensorflow_model_analysis.writers.metrics_plots_and_validations_writer import (
     CombineValidations,
@@ -25,7 +25,7 @@ SlicedMetrics: TypeAlias = tuple[SliceKey, Metrics]
 ValidationResult: TypeAlias = validation_result_pb2.ValidationResult
 
 
-def computations_of(config: tfma.EvalConfig) -> list[Computation]:
+def computations_of(config: config_pb2.EvalConfig) -> list[Computation]:
     """Return the computations of all metrics, each after those that it needs, without duplicates."""
     distinct: dict[Any, Computation] = {}
     for one in to_computations(list(config.metrics_specs), eval_config=config):
@@ -64,7 +64,7 @@ def metrics_message(sliced: SlicedMetrics) -> bytes:
     return bytes(convert_slice_metrics_to_proto(sliced, add_metrics_callbacks=[]).SerializeToString())
 
 
-def validated(all_metrics: Iterable[SlicedMetrics], config: tfma.EvalConfig) -> ValidationResult:
+def validated(all_metrics: Iterable[SlicedMetrics], config: config_pb2.EvalConfig) -> ValidationResult:
     """Compare the metrics of all slices with the thresholds of the configuration."""
     combined = CombineValidations(config, rubber_stamp=True)
     result = combined.create_accumulator()
@@ -73,7 +73,7 @@ def validated(all_metrics: Iterable[SlicedMetrics], config: tfma.EvalConfig) -> 
     return combined.extract_output(result)
 
 
-def eval_run_json(config: tfma.EvalConfig, data_location: str, models: Mapping[str, str]) -> str:
+def eval_run_json(config: config_pb2.EvalConfig, data_location: str, models: Mapping[str, str]) -> str:
     """Return the content of `eval_config.json`, which TFMA keeps with an evaluation."""
     from tensorflow_model_analysis.writers import eval_config_writer
 

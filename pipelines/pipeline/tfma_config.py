@@ -6,6 +6,16 @@ import json
 from typing import Any
 
 import tensorflow_model_analysis as tfma
+from tensorflow_model_analysis.proto.config_pb2 import (
+    EvalConfig,
+    MetricConfig,
+    MetricDirection,
+    MetricsSpec,
+    MetricThreshold,
+    ModelSpec,
+    PerSliceMetricThreshold,
+    SlicingSpec,
+)
 
 from embedding_core.quality_rules import ranking_metric
 from embedding_core.tasks import Task, metric_name, prediction_name
@@ -31,7 +41,7 @@ _LOWER_IS_BETTER = (
 )
 
 
-def eval_config(config: PipelineConfig, *, has_baseline: bool = False) -> tfma.EvalConfig:
+def eval_config(config: PipelineConfig, *, has_baseline: bool = False) -> EvalConfig:
     """Return what the Evaluator computes, and what the model must reach to be blessed.
 
     Thresholds apply to all rows together; slices are shown, but do not affect the blessing. The model is judged by
@@ -46,23 +56,26 @@ def eval_config(config: PipelineConfig, *, has_baseline: bool = False) -> tfma.E
     specs = [_metrics_spec(config, task, has_baseline) for task in config.tasks]
     if not any(metric.per_slice_thresholds for spec in specs for metric in spec.metrics):
         first = [metric for metric in specs[0].metrics if metric.class_name != _COUNT]
-        specs[0] = tfma.MetricsSpec(metrics=[*first, _always_reached()], output_names=specs[0].output_names)
-    return tfma.EvalConfig(
+        specs[0] = MetricsSpec(metrics=[*first, _always_reached()], output_names=specs[0].output_names)
+    return EvalConfig(
         model_specs=_model_specs(config, has_baseline),
-        slicing_specs=[tfma.SlicingSpec(), *(tfma.SlicingSpec(feature_keys=list(one)) for one in evaluation.slices)],
+        slicing_specs=[
+            SlicingSpec(),
+            *(SlicingSpec(feature_keys=list(one)) for one in evaluation.slices),
+        ],
         metrics_specs=specs,
     )
 
 
-def _metrics_spec(config: PipelineConfig, task: Task, has_baseline: bool) -> tfma.MetricsSpec:
+def _metrics_spec(config: PipelineConfig, task: Task, has_baseline: bool) -> MetricsSpec:
     """Return the metrics of a task; if there are several tasks, TFMA's output has the task's name."""
     metrics = []
     for name in config.evaluation.metrics_of(task):
         threshold = config.evaluation.thresholds.get(metric_name(config.tasks, task, name))
         bounds = None if threshold is None else _threshold(name, threshold, has_baseline)
-        has_bounds = bounds is not None and bounds != tfma.MetricThreshold()
+        has_bounds = bounds is not None and bounds != MetricThreshold()
         metrics.append(_named(name, **({"per_slice_thresholds": [_over_all_rows(bounds)]} if has_bounds else {})))
-    return tfma.MetricsSpec(metrics=metrics, output_names=[task.name] if len(config.tasks) > 1 else [])
+    return MetricsSpec(metrics=metrics, output_names=[task.name] if len(config.tasks) > 1 else [])
 
 
 def shown_name(key: Any) -> str:
@@ -81,7 +94,7 @@ def missed_thresholds(evaluation_uri: str) -> list[str]:
     ]
 
 
-def bound_words(threshold: tfma.MetricThreshold) -> str:
+def bound_words(threshold: MetricThreshold) -> str:
     """Return the bounds of a metric in words, such as "at least 0.8"."""
     value, change = threshold.value_threshold, threshold.change_threshold
     words = [f"at least {value.lower_bound.value:g}"] if value.HasField("lower_bound") else []
@@ -92,7 +105,7 @@ def bound_words(threshold: tfma.MetricThreshold) -> str:
     return " and ".join(words)
 
 
-def _model_specs(config: PipelineConfig, has_baseline: bool) -> list[tfma.ModelSpec]:
+def _model_specs(config: PipelineConfig, has_baseline: bool) -> list[ModelSpec]:
     tasks = config.tasks
     if len(tasks) == 1:
         keys: dict[str, object] = {"label_key": tasks[0].key, "prediction_key": prediction_name(tasks, tasks[0])}
@@ -102,8 +115,8 @@ def _model_specs(config: PipelineConfig, has_baseline: bool) -> list[tfma.ModelS
             "prediction_keys": {task.name: prediction_name(tasks, task) for task in tasks},
         }
 
-    def spec(**fields: object) -> tfma.ModelSpec:
-        return tfma.ModelSpec(
+    def spec(**fields: object) -> ModelSpec:
+        return ModelSpec(
             signature_name="serving_default",
             preprocessing_function_names=["transform_labels"],
             **keys,
@@ -115,35 +128,35 @@ def _model_specs(config: PipelineConfig, has_baseline: bool) -> list[tfma.ModelS
     return [spec(name=CANDIDATE), spec(name=BASELINE, is_baseline=True)] if has_baseline else [spec()]
 
 
-def _named(name: str, **fields: object) -> tfma.MetricConfig:
+def _named(name: str, **fields: object) -> MetricConfig:
     """Return the metric under the name that the configuration gives it, which reports and messages then show."""
     own = _RANKING if ranking_metric(name) is not None else _OWN.get(name)
-    return tfma.MetricConfig(
+    return MetricConfig(
         module=_OWN_METRICS if own else "", class_name=own or name, config=json.dumps({"name": name}), **fields
     )
 
 
-def _over_all_rows(bounds: tfma.MetricThreshold) -> tfma.PerSliceMetricThreshold:
+def _over_all_rows(bounds: MetricThreshold) -> PerSliceMetricThreshold:
     """Return the bounds for all rows together; a plain `threshold` would also apply to every slice, even of one row."""
-    return tfma.PerSliceMetricThreshold(slicing_specs=[tfma.SlicingSpec()], threshold=bounds)
+    return PerSliceMetricThreshold(slicing_specs=[SlicingSpec()], threshold=bounds)
 
 
-def _always_reached() -> tfma.MetricConfig:
+def _always_reached() -> MetricConfig:
     """Make a bound that every evaluation reaches: TFMA does not bless a model without bounds."""
-    bounds = tfma.MetricThreshold()
+    bounds = MetricThreshold()
     bounds.value_threshold.lower_bound.value = 0
     return _named(_COUNT, per_slice_thresholds=[_over_all_rows(bounds)])
 
 
-def _threshold(name: str, threshold: Threshold, has_baseline: bool) -> tfma.MetricThreshold:
-    result = tfma.MetricThreshold()
+def _threshold(name: str, threshold: Threshold, has_baseline: bool) -> MetricThreshold:
+    result = MetricThreshold()
     if threshold.min is not None:
         result.value_threshold.lower_bound.value = threshold.min
     if threshold.max is not None:
         result.value_threshold.upper_bound.value = threshold.max
     if threshold.min_improvement is not None and has_baseline:
         lower = name in _LOWER_IS_BETTER
-        direction = tfma.MetricDirection.LOWER_IS_BETTER if lower else tfma.MetricDirection.HIGHER_IS_BETTER
+        direction = MetricDirection.LOWER_IS_BETTER if lower else MetricDirection.HIGHER_IS_BETTER
         result.change_threshold.direction = direction
         # TFMA's change is candidate minus baseline, and must be above the bound, or below it if lower is better.
         result.change_threshold.absolute.value = -threshold.min_improvement if lower else threshold.min_improvement

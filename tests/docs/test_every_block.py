@@ -148,7 +148,7 @@ def test_command_and_its_options_exist(block, line):
 
 
 def test_readme_says_of_every_command_which_install_has_it():
-    table = re.search(r"(?m)^\| \| Python \|(?:.*\n)+?\n", (ROOT / "README.md").read_text())[0]
+    table = re.search(r"(?m)^\| what \| Python and TensorFlow \|(?:.*\n)+?\n", (ROOT / "README.md").read_text())[0]
     assert set(COMMAND_LINE.commands) - set(re.findall(r"`([a-z-]+)`", table)) == set()
 
 

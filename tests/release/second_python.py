@@ -1,4 +1,4 @@
-"""Prints a Python 3.10 of another patch version than this process's, for the environment of `make release-check`.
+"""Prints a Python of this minor version and another patch version, for the environment of `make release-check`.
 
 Installed ones are preferred; if there is none, uv tries to download one. If it cannot, this process's own is printed.
 What was found or tried is printed on standard error.
@@ -9,7 +9,7 @@ import platform
 import subprocess
 import sys
 
-MINOR = "3.10"
+MINOR = ".".join(platform.python_version_tuple()[:2])
 
 
 def installed(uv):

@@ -88,7 +88,15 @@ def inputs(tmp_path_factory):
 
 
 def config(*, weighted=False, baseline=False, slices=(), bound=0.1, metrics=METRICS):
-    import tensorflow_model_analysis as tfma
+    from tensorflow_model_analysis.proto.config_pb2 import (
+        EvalConfig,
+        MetricConfig,
+        MetricDirection,
+        MetricsSpec,
+        MetricThreshold,
+        ModelSpec,
+        SlicingSpec,
+    )
 
     common = {
         "signature_name": "serving_default",
@@ -97,18 +105,18 @@ def config(*, weighted=False, baseline=False, slices=(), bound=0.1, metrics=METR
         "prediction_key": "probability",
         "example_weight_key": "sample_weight" if weighted else "",
     }
-    specs = [tfma.ModelSpec(name="candidate" if baseline else "", **common)]
-    specs += [tfma.ModelSpec(name="baseline", is_baseline=True, **common)] if baseline else []
-    named = [tfma.MetricConfig(class_name=name, config=json.dumps({"name": name})) for name in metrics]
-    threshold = tfma.MetricThreshold(value_threshold={"lower_bound": {"value": bound}})
+    specs = [ModelSpec(name="candidate" if baseline else "", **common)]
+    specs += [ModelSpec(name="baseline", is_baseline=True, **common)] if baseline else []
+    named = [MetricConfig(class_name=name, config=json.dumps({"name": name})) for name in metrics]
+    threshold = MetricThreshold(value_threshold={"lower_bound": {"value": bound}})
     if baseline:
-        threshold.change_threshold.direction = tfma.MetricDirection.HIGHER_IS_BETTER
+        threshold.change_threshold.direction = MetricDirection.HIGHER_IS_BETTER
         threshold.change_threshold.absolute.value = -0.01
-    named[0].per_slice_thresholds.add(slicing_specs=[tfma.SlicingSpec()], threshold=threshold)
+    named[0].per_slice_thresholds.add(slicing_specs=[SlicingSpec()], threshold=threshold)
     own = ("AreaUnderPrecisionRecall", "AreaUnderROC", "LogLoss")
-    named += [tfma.MetricConfig(module="components.evaluator.own_metrics", class_name=name) for name in own]
-    sliced = [tfma.SlicingSpec(), *(tfma.SlicingSpec(feature_keys=list(one)) for one in slices)]
-    return tfma.EvalConfig(model_specs=specs, slicing_specs=sliced, metrics_specs=[tfma.MetricsSpec(metrics=named)])
+    named += [MetricConfig(module="components.evaluator.own_metrics", class_name=name) for name in own]
+    sliced = [SlicingSpec(), *(SlicingSpec(feature_keys=list(one)) for one in slices)]
+    return EvalConfig(model_specs=specs, slicing_specs=sliced, metrics_specs=[MetricsSpec(metrics=named)])
 
 
 def evaluate(executor, inputs, eval_config, folder):

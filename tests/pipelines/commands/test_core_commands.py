@@ -41,7 +41,7 @@ def test_help_without_tfx_lists_what_works_and_names_the_rest(file, capsys):
 def test_command_that_needs_tfx_says_so_in_one_line(file, capsys, command):
     assert exit_code(command, file) == 1
     assert capsys.readouterr().err.splitlines() == [
-        f"error: `{command}` needs TFX, which is not installed: install tfx-embeddings[tfx], which runs on Python 3.10."
+        f"error: `{command}` needs TFX, which is not installed: install tfx-embeddings[tfx]."
     ]
 
 

@@ -9,6 +9,8 @@ from sklearn.metrics import log_loss
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 tfma = pytest.importorskip("tensorflow_model_analysis")
 
+from tensorflow_model_analysis.proto.config_pb2 import MetricDirection  # noqa: E402
+
 from pipelines.config import config_from_mapping  # noqa: E402
 from pipelines.config.metrics import METRICS  # noqa: E402
 from pipelines.pipeline.tfma_config import eval_config  # noqa: E402
@@ -53,7 +55,7 @@ def test_thresholds_bound_the_metric_and_its_change(config):
     )
     auc, loss = eval_config(chosen, has_baseline=True).metrics_specs[0].metrics
     assert auc.per_slice_thresholds[0].threshold.value_threshold.lower_bound.value == 0.8
-    assert loss.per_slice_thresholds[0].threshold.change_threshold.direction == tfma.MetricDirection.LOWER_IS_BETTER
+    assert loss.per_slice_thresholds[0].threshold.change_threshold.direction == MetricDirection.LOWER_IS_BETTER
     assert loss.per_slice_thresholds[0].threshold.change_threshold.absolute.value == -0.01
 
 
