@@ -7,7 +7,7 @@ import json
 import os
 import uuid
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,9 +19,10 @@ from pyarrow import parquet
 from components.example_gen.csv_format import CsvFormat
 from components.example_gen.data_files import find_files, size_and_time, without_spans
 from components.example_gen.event_columns import without_lists
+from components.example_gen.event_tables import joined
 from components.example_gen.readers import read_batches
 from components.example_gen.row_selection import SplitByHash
-from components.example_gen.rows import BadRows, Batch, map_values
+from components.example_gen.rows import BadRows, Batch, flat_values, is_list, map_values, widened
 from components.example_gen.settings import Settings
 from components.example_gen.whole_numbers import keys_of, with_whole_numbers
 from embedding_core.errors import DataError
@@ -161,8 +162,47 @@ def _drawn(batches: Iterator[Batch], settings: Settings, rows: int) -> tuple[pa.
             held = sum(len(one.draws) for one in kept)
     if held > rows:
         bound = _bound(kept, rows)
-    tables = [_below(bound, one).columns for one in kept]
-    return (pa.concat_tables(tables, promote=True) if tables else pa.table({})), total
+    return _joined([_below(bound, one).columns for one in kept], settings), total
+
+
+def _joined(tables: Sequence[pa.Table], settings: Settings) -> pa.Table:
+    """Concatenate the rows of all files; a column of numbers may be of another type in each file.
+
+    Raises:
+      DataError: a column is of types that a run does not join either.
+    """
+    if not tables:
+        return pa.table({})
+    for name in settings.needed:
+        chunks = [chunk for table in tables for chunk in table[name].chunks]
+        kinds = {flat_values(chunk).type for chunk in chunks if chunk.null_count < len(chunk)}
+        if len(kinds) < 2:
+            continue
+        is_number = pa.types.is_floating if settings.columns.get(name) == "token" else _is_number
+        if not all(map(is_number, kinds)):
+            raise DataError(
+                f"column {name!r} is {' and '.join(sorted(map(str, kinds)))} in different files: store it as one type "
+                "throughout; `validate --data` names a file of each."
+            )
+        at = tables[0].column_names.index(name)
+        tables = [table.set_column(at, name, _as_floats(table[name])) for table in tables]
+    return joined(tables)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _as_floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    chunks = [_with_floats(chunk) for chunk in column.chunks]
+    return pa.chunked_array(chunks, chunks[0].type if chunks else pa.float64())
+
+
+def _with_floats(chunk: pa.Array) -> pa.Array:
+    if chunk.null_count == len(chunk):
+        return pa.nulls(len(chunk), pa.float64())
+    values = widened(flat_values(chunk)).cast(pa.float64(), safe=False)
+    return pa.LargeListArray.from_arrays(chunk.offsets, values) if is_list(chunk.type) else values
 
 
 def _bound(kept: list[_Kept], rows: int) -> float:

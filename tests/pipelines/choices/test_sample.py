@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from embedding_core.errors import DataError
 from pipelines.choices.sample import sample_rows
 from pipelines.config import config_from_mapping
 from pipelines.pipeline.component_inputs import example_settings
@@ -137,6 +138,36 @@ def test_sample_has_all_rows_of_a_user_of_two_types(tmp_path):
     counts = parquet.read_table(sample.data.path).column("user").value_counts().to_pylist()
     assert [one["counts"] for one in counts] == [2 * ROWS // 200] * len(counts)
     assert counts
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32()])
+def test_number_may_be_of_another_type_in_each_file(tmp_path, kind):
+    for part, one in enumerate((pa.int64(), kind)):
+        columns = {"price": pa.array([0.5 * part] * 400).cast(one, safe=False), "item": ["a"] * 400}
+        parquet.write_table(pa.table({**columns, "bought": [part] * 400}), tmp_path / f"part-{part}.parquet")
+    features = {"dense": ["price"], "categorical": ["item"]}
+    _, sample = sampled(tmp_path, 700, data={"path": "part-*.parquet"}, features=features)
+    assert set(parquet.read_table(sample.data.path)["price"].to_pylist()) == {0.0, 0.5}
+
+
+def test_token_of_two_types_is_one_error(tmp_path):
+    for part, kind in enumerate((pa.int64(), pa.float64())):
+        table = pa.table({"item": pa.array(range(400)).cast(kind), "bought": [part] * 400})
+        parquet.write_table(table, tmp_path / f"part-{part}.parquet")
+    with pytest.raises(DataError, match="column 'item' is double and int64 in different files: store it as one type"):
+        sampled(tmp_path, 700, data={"path": "part-*.parquet"})
+    _, sample = sampled(tmp_path, 700, data={"path": "part-*.parquet", "whole_numbers": ["item"]})
+    assert parquet.read_table(sample.data.path).schema.field("item").type == pa.int64()
+
+
+def test_lists_may_have_one_value_throughout_a_file(tmp_path):
+    for part, items in enumerate((["a"], ["a", "b"])):
+        table = pa.table({"item": [items] * 400, "bought": [part] * 400})
+        parquet.write_table(table, tmp_path / f"part-{part}.parquet")
+    features = {"categorical": [{"name": "item", "multivalent": True}]}
+    _, sample = sampled(tmp_path, 700, data={"path": "part-*.parquet"}, features=features)
+    lists = parquet.read_table(sample.data.path)["item"].to_pylist()
+    assert {tuple(one) for one in lists} == {(b"a",), (b"a", b"b")}
 
 
 def test_spans_become_one_file(tmp_path):
