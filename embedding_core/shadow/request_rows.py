@@ -66,10 +66,11 @@ class Public:
 
     def shown(self, column: str, value: Value) -> str:
         """Show a value of a column: numbers that are not whole always, tokens and whole numbers if they are public."""
-        if isinstance(value, float):
-            return f"{value:.6g}"
+        if isinstance(value, float) and (self.answers or not value.is_integer()):
+            return f"{value:.6g}"  # if anything is private, a whole number may be a token
         public = column in self.columns or column in set(map(input_name, self.columns))
-        return shown_token(value if isinstance(value, bytes) else str(value).encode(), private=not public)
+        token = value if isinstance(value, bytes) else str(int(value)).encode()
+        return shown_token(token, private=not public)
 
 
 class RequestRows:

@@ -125,6 +125,7 @@ def test_columns_are_public_unless_they_or_their_vocabulary_are_private():
     assert public.shown("friend", b"x").startswith("sha256:")
     assert public.shown("age", 3).startswith("sha256:")
     assert public.shown("age", 3.5) == "3.5"
+    assert public.shown("age", 3.0) == public.shown("age", 3)
     assert public.both(Public()) == Public()
     assert public.with_columns(["age"]).shown("age", 3) == "3"
 

@@ -172,7 +172,7 @@ def test_large_version_misses_a_bound_of_the_memory(versions):
 
 def test_slices_and_worst_rows_show_public_values(versions):
     wanted = rules(slices=["country"], worst_rows=2)
-    report = replay_on(versions, PRICED, wanted, Public(frozenset({"country"}))).to_json()
+    report = replay_on(versions, PRICED, wanted, Public(frozenset({"country"}), answers=True)).to_json()
     assert {(one["value"], one["rows"]) for one in report["slices"]} == {("fr", 2), ("(missing)", 1)}
     worst = report["worst"]["priced/score"]
     assert len(worst) == 2
