@@ -70,7 +70,8 @@ class EarlyStopping(Section):
       validation_fraction: share of the train split's rows that are held back to judge the model. A hash of each row
         chooses them, whatever the rule of `split` is; early stopping never sees the eval split.
       train_on_validation: whether the chosen state, or the last one if none was chosen, is then trained once on the
-        validation rows. If the chosen step is within the first epoch, the pass is as short in proportion.
+        validation rows, at the learning rates of the epoch before this state, so that they are learned as the others
+        were. If the chosen step is within the first epoch, the pass is as short in proportion.
     """
 
     SHORT = "metric"
@@ -180,7 +181,8 @@ class Training(Section):
       table_optimizer: optimizer of the tables for which `tables` sets none; without a `name`, the hyperparameters are
         those of the default optimizer.
       dense_optimizer: optimizer of all other weights.
-      decay: "linear" decreases all learning rates, also those of tables, to 0 at the last step; "none" keeps them.
+      decay: "linear" decreases all learning rates, also those of tables, to 0 at the last planned step; "none" keeps
+        them. The steps on the validation part follow `early_stopping.train_on_validation`.
       embedding_l2: weight of the mean squared norm of the looked-up vectors, which is added to the loss; it regularizes
         only the rows that a batch looks up.
       eval_every: steps between evaluations; null evaluates once per epoch or, with `steps`, ten times in all.

@@ -136,7 +136,7 @@ class KerasRun:
         """Make the model: tables with the configured optimizers, and the dense part that `build` returns."""
         job = self._job
         tf_keras.utils.set_random_seed(job.training.seed)
-        constant = config_with_rates(job.inputs.config, job.training.replace(decay="none"), tf.constant(0), 1)
+        constant = config_with_rates(job.inputs.config, job.training, None)
         embedding = TPUEmbedding(
             constant,
             None,
@@ -195,7 +195,7 @@ class KerasRun:
     def _trainable(self, embedding: TPUEmbedding, dense: tf_keras.Model, step: int) -> Trainable:
         job = self._job
         count = tf.Variable(step, dtype=tf.int64, trainable=False, name="step")
-        optimizer = dense_optimizer(job.training.replace(decay="none"), 1)
+        optimizer = dense_optimizer(job.training, None)
         functions, hosts = UserFunctions(job.model), self._data.hosts_apart
         return Trainable(embedding, dense, optimizer, job.training, job.inputs.tasks, count, {}, hosts, functions)
 

@@ -24,61 +24,84 @@ _CLASSES = {
 }
 
 
-class _OfRun(tf_keras.optimizers.schedules.PolynomialDecay):
-    """Decays by the step counter of this run: after a warm start the optimizer's own counter does not begin at 0."""
+class LinearDecay:
+    """The step of a run that learning rates are computed for: they fall to 0 over the planned steps.
 
-    def __init__(self, rate: float, steps: int, step: tf.Variable) -> None:
-        super().__init__(rate, decay_steps=steps, end_learning_rate=0.0)
+    This is the number of steps done, until `repeat` goes through earlier steps once more. No optimizer's own counter is
+    used: after a warm start it does not begin at 0.
+
+    Attributes:
+      steps: number of planned steps.
+    """
+
+    def __init__(self, step: tf.Variable, steps: int) -> None:
+        """Follow `step`, the number of steps done of `steps`; create variables in the scope of the strategy."""
+        self.steps = steps
         self._done = step
+        self._first = tf.Variable(0.0, trainable=False, name="first_of_rates")
+        self._pace = tf.Variable(1.0, trainable=False, name="pace_of_rates")
+
+    def position(self) -> tf.Tensor:
+        """Return the step, float32 scalar."""
+        return self._first + self._pace * tf.cast(self._done, tf.float32)
+
+    def falling(self, rate: float) -> Callable[[], tf.Tensor]:
+        """Make the function that returns what `rate` has fallen to."""
+        return lambda: rate * tf.maximum(0.0, 1.0 - self.position() / self.steps)
+
+    def repeat(self, last: int, number: int, times: int) -> None:
+        """Let the next `times` steps have, together, the mean rate of the `number` steps that end after `last` steps.
+
+        The rates fall as they did then. With as many steps as `number`, each has the rate that it had then.
+        """
+        pace = number / times
+        self._pace.assign(pace)
+        self._first.assign(last - number + (pace - 1) / 2 - pace * last)
+
+
+class _OfRun(tf_keras.optimizers.schedules.PolynomialDecay):
+    """Decays a rate of a Keras optimizer by the steps of a run."""
+
+    def __init__(self, rate: float, decay: LinearDecay) -> None:
+        super().__init__(rate, decay_steps=decay.steps, end_learning_rate=0.0)
+        self._decay = decay
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
-        return super().__call__(self._done)
+        return super().__call__(self._decay.position())
 
 
-def dense_optimizer(
-    training: TrainingConfig, steps: int, step: tf.Variable | None = None
-) -> tf_keras.optimizers.Optimizer:
+def dense_optimizer(training: TrainingConfig, decay: LinearDecay | None) -> tf_keras.optimizers.Optimizer:
     """Make the Keras optimizer of the dense part.
 
     Args:
       training: settings with the optimizer's name and rate.
-      steps: number of steps of the run.
-      step: counter of the run's steps; None uses the optimizer's own counter, which is right only if it starts at 0.
+      decay: the decay of the rate; None keeps it.
     """
-    rate = scheduled(training.dense_optimizer.learning_rate, training, steps)
-    if step is not None and training.decay == "linear":
-        rate = _OfRun(training.dense_optimizer.learning_rate, steps, step)
+    rate = scheduled(training.dense_optimizer.learning_rate, decay)
     return getattr(tf_keras.optimizers, _CLASSES[training.dense_optimizer.name])(learning_rate=rate)
 
 
-def scheduled(rate: Rate, training: TrainingConfig, steps: int) -> Rate:
-    """Make a learning rate for a Keras optimizer: a number follows the training's `decay`, a function is kept."""
-    if training.decay != "linear" or callable(rate):
-        return rate
-    falling: Rate = tf_keras.optimizers.schedules.PolynomialDecay(rate, decay_steps=steps, end_learning_rate=0.0)
-    return falling
+def scheduled(rate: Rate, decay: LinearDecay | None) -> Rate:
+    """Make a learning rate for a Keras optimizer: a number follows the decay, if there is one; a function is kept."""
+    return rate if decay is None or callable(rate) else _OfRun(rate, decay)
 
 
-def config_with_rates(
-    config: EmbeddingConfig, training: TrainingConfig, step: tf.Variable, steps: int
-) -> EmbeddingConfig:
-    """Give every table an optimizer whose rate follows the training's `decay`.
+def config_with_rates(config: EmbeddingConfig, training: TrainingConfig, decay: LinearDecay | None) -> EmbeddingConfig:
+    """Give every table an optimizer whose rate follows the decay; a rate that is a function is kept.
 
     Args:
       config: tables and features; a table without an optimizer gets the default one of `training`.
-      training: settings of the training, with its decay.
-      step: counter of the steps done.
-      steps: number of steps of the whole run.
+      training: settings of the training.
+      decay: the decay of the rates; None keeps them.
     """
     default = training.table_optimizer
     optimizers = {table.name: table.optimizer or default for table in config.tables}
-    if training.decay == "linear":
-        starts = {one.learning_rate for one in optimizers.values()}
-        rates = {start: start if callable(start) else _falling(start, step, steps) for start in starts}
-        optimizers = {name: one.replace(learning_rate=rates[one.learning_rate]) for name, one in optimizers.items()}
+    if decay is not None:
+        starts = {optimizer.learning_rate for optimizer in optimizers.values()}
+        rates = {start: start if callable(start) else decay.falling(start) for start in starts}
+        optimizers = {
+            name: optimizer.replace(learning_rate=rates[optimizer.learning_rate])
+            for name, optimizer in optimizers.items()
+        }
     tables = (table.replace(optimizer=optimizers[table.name]) for table in config.tables)
     return config.replace(tables=tuple(tables))
-
-
-def _falling(start: float, step: tf.Variable, steps: int) -> Callable[[], tf.Tensor]:
-    return lambda: start * tf.maximum(0.0, 1.0 - tf.cast(step, tf.float32) / steps)

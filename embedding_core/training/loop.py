@@ -135,6 +135,10 @@ class Loop:
         self.history.seconds += time.monotonic() - begun
 
     def _train_on_validation(self, steps: int, progress: Progress | None) -> None:
+        """Train one pass, at the learning rates of the epoch before the chosen step, as if it were a part of it."""
+        done, decay = self._state.step, self._trainable.decay
+        if decay is not None:
+            decay.repeat(done, min(done, self._data.steps_per_epoch), steps)
         batches = iter(self._data.train_on_validation())
         for start in range(0, steps, self._per_entry):
             if progress is not None:

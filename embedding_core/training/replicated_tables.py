@@ -7,15 +7,15 @@ import tf_keras
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import SGD, Optimizer
-from embedding_core.training.learning_rate_decay import scheduled
+from embedding_core.training.learning_rate_decay import LinearDecay, scheduled
 from embedding_core.training_config import TrainingConfig
 from embedding_core.translate import kind_of_optimizer
 
 
 def keras_optimizers(
-    config: EmbeddingConfig, training: TrainingConfig, steps: int
+    config: EmbeddingConfig, training: TrainingConfig, decay: LinearDecay | None
 ) -> dict[str, tf_keras.optimizers.Optimizer]:
-    """Make the Keras optimizer of each table, by name; its rate follows the training's `decay`.
+    """Make the Keras optimizer of each table, by name; its rate follows the decay, if there is one.
 
     These are not the TPU's update rules: Keras' Adagrad adds an epsilon. Its Adam adds epsilon outside the root,
     corrects the bias of its moments, and updates rows that were not looked up.
@@ -24,12 +24,10 @@ def keras_optimizers(
       ConfigError: Keras does not have a table's optimizer, or would ignore a hyperparameter that is set.
     """
     default = training.table_optimizer
-    return {table.name: _namesake(table, table.optimizer or default, training, steps) for table in config.tables}
+    return {table.name: _namesake(table, table.optimizer or default, decay) for table in config.tables}
 
 
-def _namesake(
-    table: TableConfig, optimizer: Optimizer, training: TrainingConfig, steps: int
-) -> tf_keras.optimizers.Optimizer:
+def _namesake(table: TableConfig, optimizer: Optimizer, decay: LinearDecay | None) -> tf_keras.optimizers.Optimizer:
     kind = kind_of_optimizer(optimizer)
     if kind.keras is None:
         raise ConfigError(
@@ -45,7 +43,7 @@ def _namesake(
                 f"tables with Keras' {kind.keras}, which would ignore it; leave it out."
             )
     values = {name: getattr(optimizer, name) for name in kind.passed}
-    rate = scheduled(optimizer.learning_rate, training, steps)
+    rate = scheduled(optimizer.learning_rate, decay)
     return getattr(tf_keras.optimizers, kind.keras)(learning_rate=rate, **values)
 
 

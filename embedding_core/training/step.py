@@ -17,7 +17,7 @@ from embedding_core.schema import Json
 from embedding_core.sparsecore import SparseCoreEmbeddingConfig
 from embedding_core.tasks import Task, retrieval_index
 from embedding_core.tracing import calling_user_code
-from embedding_core.training.learning_rate_decay import config_with_rates, dense_optimizer
+from embedding_core.training.learning_rate_decay import LinearDecay, config_with_rates, dense_optimizer
 from embedding_core.training.replicated_tables import config_without_slots, keras_optimizers
 from embedding_core.training.softmax_candidates import CANDIDATE, COMPETES, LOG_Q
 from embedding_core.training.softmax_loss import Candidates, softmax_losses
@@ -104,6 +104,7 @@ class Trainable:
         table_optimizers: Mapping[str, tf_keras.optimizers.Optimizer],
         hosts: int,
         functions: UserFunctions,
+        decay: LinearDecay | None = None,
     ) -> None:
         """Create all variables, so that a restore finds them.
 
@@ -117,6 +118,7 @@ class Trainable:
           table_optimizers: Keras optimizer of each table by name, if the layer does not train them itself.
           hosts: number of hosts if each reads its own rows (`rows` of a batch then counts those of one host); else 1.
           functions: loss and metrics of the model's module, if it has them.
+          decay: decay of the learning rates; None if they are constant.
         """
         self.embedding = embedding
         self.model = model
@@ -124,6 +126,7 @@ class Trainable:
         self.step = step
         self.tasks = tuple(tasks)
         self.functions = functions
+        self.decay = decay
         self._config = config
         self._hosts = hosts
         self._strategy = tf.distribute.get_strategy()
@@ -326,8 +329,9 @@ def new_trainable(
         the model's towers do not fit the softmax.
     """
     step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
+    decay = LinearDecay(step, steps) if training.decay == "linear" else None
     embedding = TPUEmbedding(
-        config_without_slots(config) if replicated else config_with_rates(config, training, step, steps),
+        config_without_slots(config) if replicated else config_with_rates(config, training, decay),
         None,
         batch_size=rows,
         table_update="engine",
@@ -338,8 +342,8 @@ def new_trainable(
     built = build_model(model, config, dense, arguments, tasks)
     if training.softmax is not None:
         check_two_tower(built, model)
-    for_tables = keras_optimizers(config, training, steps) if replicated else {}
-    optimizer = dense_optimizer(training, steps, step)
+    for_tables = keras_optimizers(config, training, decay) if replicated else {}
+    optimizer = dense_optimizer(training, decay)
     _check_candidate(training.softmax, built)
     functions = UserFunctions(model)
     if training.softmax is not None and functions.has_row_loss:
@@ -347,4 +351,4 @@ def new_trainable(
             f"module {model!r} has a `row_loss`, and `training.softmax` is given, which is the loss: leave one of them "
             "out."
         )
-    return kind(embedding, built, optimizer, training, tasks, step, for_tables, hosts, functions)
+    return kind(embedding, built, optimizer, training, tasks, step, for_tables, hosts, functions, decay)

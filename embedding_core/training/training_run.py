@@ -94,7 +94,7 @@ def _warm_start(
         _log.warning(
             "the tables start from the given rows, but not from their slots, which Keras' optimizers hold here"
         )
-    host = HostEngine(config_with_rates(job.inputs.config, job.training, trainable.step, 1))
+    host = HostEngine(config_with_rates(job.inputs.config, job.training, None))
     fill(host.table_variables)
     source, slice_ = host.tables, placement.slice_of_hardware
     if slice_ is not None:  # TensorFlow's class restores stacks as they lie in memory

@@ -1,10 +1,11 @@
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.optimizers import DEFAULT_OPTIMIZER, SGD
 from embedding_core.training import TrainingConfig
-from embedding_core.training.learning_rate_decay import config_with_rates, dense_optimizer
+from embedding_core.training.learning_rate_decay import LinearDecay, config_with_rates, dense_optimizer
 
 CONFIG = EmbeddingConfig(
     tables=(
@@ -17,16 +18,14 @@ CONFIG = EmbeddingConfig(
 
 
 def test_tables_without_optimizer_get_adagrad_and_constant_rates_stay_numbers():
-    made = config_with_rates(
-        CONFIG, TrainingConfig(epochs=1, table_optimizer={"learning_rate": 0.2}), tf.Variable(0), 10
-    )
+    made = config_with_rates(CONFIG, TrainingConfig(epochs=1, table_optimizer={"learning_rate": 0.2}), None)
     assert made.table("own").optimizer == SGD(learning_rate=0.5)
     assert made.table("other").optimizer == DEFAULT_OPTIMIZER.replace(learning_rate=0.2)
 
 
 def test_linear_decay_reaches_zero_at_the_last_step():
     step = tf.Variable(0, dtype=tf.int64)
-    made = config_with_rates(CONFIG, TrainingConfig(epochs=1, decay="linear"), step, 10)
+    made = config_with_rates(CONFIG, TrainingConfig(epochs=1), LinearDecay(step, 10))
     rate = made.table("own").optimizer.learning_rate
     falling = []
     for done in (0, 5, 10):
@@ -36,23 +35,39 @@ def test_linear_decay_reaches_zero_at_the_last_step():
 
 
 def test_equal_rates_are_one_callable():
-    made = config_with_rates(CONFIG, TrainingConfig(epochs=1, decay="linear"), tf.Variable(0), 10)
+    made = config_with_rates(CONFIG, TrainingConfig(epochs=1), LinearDecay(tf.Variable(0), 10))
     assert made.table("other").optimizer.learning_rate is made.table("third").optimizer.learning_rate
 
 
 @pytest.mark.parametrize("name", ["adagrad", "adam", "adamw", "ftrl", "nadam", "rmsprop", "sgd"])
 def test_dense_optimizer_has_the_rate(name):
-    optimizer = dense_optimizer(TrainingConfig(epochs=1, dense_optimizer={"name": name, "learning_rate": 0.25}), 10)
+    optimizer = dense_optimizer(TrainingConfig(epochs=1, dense_optimizer={"name": name, "learning_rate": 0.25}), None)
     assert float(optimizer.learning_rate) == 0.25
 
 
 def test_dense_rate_falls_to_zero():
-    variable = tf.Variable(1.0)
-    optimizer = dense_optimizer(
-        TrainingConfig(epochs=1, dense_optimizer={"name": "sgd", "learning_rate": 0.5}, decay="linear"), 2
-    )
+    variable, step = tf.Variable(1.0), tf.Variable(0, dtype=tf.int64)
+    training = TrainingConfig(epochs=1, dense_optimizer={"name": "sgd", "learning_rate": 0.5})
+    optimizer = dense_optimizer(training, LinearDecay(step, 2))
     values = []
     for _ in range(3):
         optimizer.apply_gradients([(tf.constant(1.0), variable)])
+        step.assign_add(1)
         values.append(float(variable))
     assert values == [0.5, 0.25, 0.25]
+
+
+@pytest.mark.parametrize("times", [1, 2, 4, 7])
+def test_repeated_steps_have_the_mean_rate_and_fall(times):
+    """The last 4 of 10 steps had 0.4, 0.3, 0.2 and 0.1 of the rate."""
+    step = tf.Variable(10, dtype=tf.int64)
+    decay = LinearDecay(step, 10)
+    decay.repeat(last=10, number=4, times=times)
+    rates = []
+    for _ in range(times):
+        rates.append(float(decay.falling(1.0)()))
+        step.assign_add(1)
+    np.testing.assert_allclose(np.mean(rates), 0.25, rtol=1e-6)
+    assert rates == sorted(rates, reverse=True)
+    if times == 4:
+        np.testing.assert_allclose(rates, [0.4, 0.3, 0.2, 0.1], rtol=1e-6)

@@ -14,7 +14,7 @@ from embedding_core.errors import ConfigError, DataError
 from embedding_core.optimizers import SGD, Adagrad, AdagradMomentum
 from embedding_core.planning.topology import named_topology
 from embedding_core.sparsecore import SparseCoreEmbeddingConfig
-from embedding_core.training import TrainingConfig, train
+from embedding_core.training import EarlyStopping, TrainingConfig, loop, train
 from embedding_core.training.device_choice import choose_placement
 from embedding_core.training.replicated_tables import keras_optimizers
 from embedding_core.training.sparse_core_limits import sparse_core_limits
@@ -125,7 +125,30 @@ def test_cores_without_an_engine_refuse_what_keras_cannot(optimizer, message):
     table = TableConfig(name="words", vocabulary_size=8, dim=4, optimizer=optimizer)
     config = EmbeddingConfig(tables=(table,), features=(FeatureConfig(name="word", table="words"),))
     with pytest.raises(ConfigError, match=message):
-        keras_optimizers(config, TrainingConfig(steps=1), 1)
+        keras_optimizers(config, TrainingConfig(steps=1), None)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "topology"), [("cpu", None), ("simulated_tpu", "2x2"), ("simulated_tpu", "v5e-4")]
+)
+def test_pass_after_a_decay_has_the_mean_rate_of_the_epoch(tmp_path, monkeypatch, strategy, topology):
+    """The pass is one step from the same state; the 3 steps before had 1, 2/3 and 1/3 of the rates, which are SGD's."""
+    monkeypatch.setattr(loop.Loop, "run", lambda self, *_: self._trainable.step.assign(self.total))
+    rates = {"dense_optimizer": {"name": "sgd", "learning_rate": 0.5}, "table_optimizer": {"name": "sgd"}}
+
+    def trained(decay, on_validation=True):
+        stopping = EarlyStopping(validation_fraction=0.2, train_on_validation=on_validation)
+        settings = {"steps": 3, "epochs": None, "decay": decay, "early_stopping": stopping, **rates}
+        job = cases.job_in(tmp_path, strategy=strategy, topology=topology, **settings)
+        job = dataclasses.replace(job, arguments={"hidden_units": [8], "dropout": 0.0})
+        result = train(job, str(tmp_path / f"{decay}-{on_validation}"))
+        assert result.history.facts.get("validation_steps", 0) == on_validation
+        return [result.tables["words"].numpy(), *(weight.numpy() for weight in result.model.trainable_weights)]
+
+    begun, constant, falling = trained("none", False), trained("none"), trained("linear")
+    for before, full, part in zip(begun, constant, falling, strict=True):
+        np.testing.assert_allclose(part - before, (full - before) * 2 / 3, rtol=1e-3, atol=1e-7)
+    assert (constant[0] != begun[0]).any()
 
 
 @pytest.mark.parametrize("strategy", ["gpu", "tpu"])

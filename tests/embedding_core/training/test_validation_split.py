@@ -106,18 +106,6 @@ def test_sigterm_in_the_steps_on_the_validation_part_changes_nothing(tmp_path, m
     assert whole.history.final == resumed.history.final
 
 
-def test_pass_after_the_last_step_of_a_linear_decay_changes_nothing(tmp_path):
-    """The learning rates are 0 then, those of the tables as those of the dense part."""
-    job = job_of(tmp_path, steps=6, epochs=None, eval_every=6, decay="linear")
-    without = job.training.replace(early_stopping=STOPPING.replace(train_on_validation=False))
-    runs = [
-        train(dataclasses.replace(job, training=training), str(tmp_path / name))
-        for name, training in (("with", job.training), ("without", without))
-    ]
-    assert [run.history.facts.get("validation_steps", 0) > 0 for run in runs] == [True, False]
-    np.testing.assert_array_equal(*(run.tables["words"].numpy() for run in runs))
-
-
 def test_row_that_is_not_finite_after_the_pass_is_not_returned(tmp_path, monkeypatch):
     monkeypatch.setattr(
         loop.Loop,
