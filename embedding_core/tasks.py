@@ -59,11 +59,14 @@ class Task(Objective):
       key: name of the label among the transformed columns; if it is None, the label of each row is 1.
       classes: values of a multiclass label in the train split, in the order of the model's outputs. The trainer
         reads them from the transform graph; a configuration does not have them.
+      source: what the label is made from, in words such as "column 'tips' above 2.0"; None if it is not known. A warm
+        start restores the dense part only if it was trained for the same source.
     """
 
     name: Name = "label"
     key: Text | None = "label"
     classes: Listed[Text] = ()
+    source: Text | None = None
 
     @property
     def width(self) -> int:

@@ -65,9 +65,9 @@ class WarmStart(_DenseChoices, _RowChoices):
         slots from their initial values, "convert" keeps the accumulators of Adagrad, AdagradMomentum and FTRL. With
         "reset" and "convert", FTRL's linear terms are computed from the rows, because FTRL would lose the rows
         otherwise.
-      dense: weights of the dense part: "restore" takes those of the checkpoint if inputs, names and shapes agree;
-        otherwise it starts from new weights and says why. "require" makes a difference an error. "reset" always starts
-        from new weights.
+      dense: weights of the dense part: "restore" takes those of the checkpoint if inputs, labels, names and shapes
+        agree; otherwise it starts from new weights and says why. "require" makes a difference an error. "reset" always
+        starts from new weights.
       dense_optimizer: slots and iterations of the dense optimizer: "restore" takes them over with the weights, "reset"
         starts from new ones.
       ranges: ranges that dense features are scaled by: "keep" takes those of the previous model, which its weights

@@ -90,7 +90,16 @@ class Label(Objective):
           key: the label's key in Transform's output, unless the `preprocessing_fn` returns it under another.
         """
         given = {field: getattr(self, field) for field in Objective.model_fields}
-        return Task(name=name, key=self.key or key, **given)
+        return Task(name=name, key=self.key or key, source=self._in_words, **given)
+
+    @property
+    def _in_words(self) -> str | None:
+        """What the label is made from; None if each row has label 1."""
+        if self.column is None:
+            return None if self.key is None else f"{self.key!r} of preprocessing_fn"
+        if self.positive:
+            return f"column {self.column!r} is {' or '.join(sorted(repr(str(value)) for value in self.positive))}"
+        return f"column {self.column!r}" + ("" if self.above is None else f" above {self.above!r}")
 
     def mistakes(self) -> Mistakes:
         """Yield the violations of rules that involve several fields."""

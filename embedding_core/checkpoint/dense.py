@@ -32,7 +32,7 @@ class DensePart(NamedTuple):
     Attributes:
       folder: path of the dense part.
       optimizer: name of its Keras optimizer.
-      inputs: inputs of the model: `features` and `dense`, JSON lists.
+      inputs: inputs and labels of the model, as `embedding_core.training.dense_start.dense_inputs` describes them.
       ranges: range that each dense feature was scaled by, if it was recorded.
       variables: shape and dtype of every variable by its key, `model/...` and `optimizer/...`.
     """

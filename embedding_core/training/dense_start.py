@@ -1,4 +1,4 @@
-"""Starts the dense part of a model from that of a previous run, if both have the same inputs and variables."""
+"""Starts the dense part of a model from that of a previous run, if both have the same inputs, labels and variables."""
 
 from __future__ import annotations
 
@@ -20,15 +20,26 @@ Ranges: TypeAlias = Mapping[str, Json]
 
 _LONGEST = 300  # characters of a list in a message: a label may have thousands of classes
 _SCALE = ("column", "log1p", "mean", "deviation", "limit")
+_RECORDED_LATER = ("combiners", "tasks")  # releases up to 0.2.0 did not record them
 
 
-def dense_inputs(config: EmbeddingConfig, dense: tuple[str, ...], tasks: Sequence[Task] = ()) -> Json:
-    """Describe a model's inputs and classes, in order, as JSON; equal shapes are not enough to restore weights."""
+def dense_inputs(config: EmbeddingConfig, dense: tuple[str, ...], tasks: Sequence[Task]) -> Json:
+    """Describe a model's inputs and labels, in order, as JSON; equal shapes are not enough to restore weights.
+
+    The loss of a regression is not among them: with each loss the output is a value of the label.
+    """
     features = [
         [feature.name, config.table_of(feature.name).dim, feature.max_sequence_length] for feature in config.features
     ]
+    combined = [feature.name for feature in config.features if not feature.max_sequence_length]
     classes = {task.name: list(task.classes) for task in tasks if task.is_multiclass}
-    return {"features": features, "dense": list(dense), **({"classes": classes} if classes else {})}
+    return {
+        "features": features,
+        "dense": list(dense),
+        "combiners": {name: config.table_of(name).combiner for name in combined},
+        "tasks": [[task.name, task.kind, task.source] for task in tasks],
+        **({"classes": classes} if classes else {}),
+    }
 
 
 def start_dense(
@@ -51,15 +62,19 @@ def start_dense(
     Returns:
       The report. `dense` and `optimizer` are "restored" or "new"; if new, `<key>_reason` says why. `variables` has the
       names of the restored weights. `ranges` is, by dense feature, "kept" (the scale of the previous run), "measured"
-      (a new scale) or "not recorded".
+      (a new scale) or "not recorded". `not_recorded` has the parts of `inputs` that the checkpoint, of an earlier
+      release, does not have; they are taken to be the same.
 
     Raises:
       CheckpointError: the saved dense part is damaged; or `start.dense` is "require", and it is missing or differs.
     """
     saved = read_dense(start.folder)
     weights, slots = named_variables(trainable.model, trainable.optimizer)
-    report: Json = {"dense": "new", "optimizer": "new", "variables": []}
+    report: Json = {"dense": "new", "optimizer": "new", "variables": [], "not_recorded": []}
     report["ranges"] = {name: _range_state(name, ranges, saved) for name in inputs["dense"]}
+    if saved is not None:
+        report["not_recorded"] = [key for key in _RECORDED_LATER if key not in saved.inputs]
+        inputs = {key: value for key, value in inputs.items() if key not in report["not_recorded"]}
     reason = _reason(start, saved, weights, inputs, ranges)
     if reason and start.dense == "require":
         raise CheckpointError(

@@ -124,6 +124,12 @@ def _start_warm(job: TrainingJob, trainable: Trainable, history: History, placem
     for part in ("dense", "optimizer"):
         if report[part] == "new":
             _log.warning("warm start: the %s starts from new values: %s", _PARTS[part], report[f"{part}_reason"])
+    if report["dense"] == "restored" and report["not_recorded"]:
+        _log.warning(
+            "warm start: the checkpoint, of an earlier release, does not record its %s: the dense part is restored as "
+            "if they were those of this run; if they changed, set `warm_start.dense` to reset",
+            " and ".join(report["not_recorded"]),
+        )
 
 
 def _write_dense(job: TrainingJob, trainable: Trainable, folder: str) -> None:

@@ -85,6 +85,20 @@ def test_row_may_lack_its_label_beside_labels_that_are_not_columns(label):
     assert output.values("y") == [None, None, [3.5], [3.5], [4.0], [4.0]]
 
 
+@pytest.mark.parametrize(
+    ("given", "source"),
+    [
+        ({"column": "y"}, "column 'y'"),
+        ({"column": "y", "above": 2}, "column 'y' above 2.0"),
+        ({"column": "y", "positive": ["b", "a"]}, "column 'y' is 'a' or 'b'"),
+        ({"key": "y"}, "'y' of preprocessing_fn"),
+        ({"kind": "positive"}, None),
+    ],
+)
+def test_task_says_what_its_label_is_made_from(given, source):
+    assert Label(**given).task("label", "label").source == source
+
+
 def test_bound_that_no_label_exceeds_is_named(label):
     with pytest.raises(
         TooFewRowsError, match=r"no row has a number above `label.above`, 15, .*'y', which holds '3' \(2 rows\)"

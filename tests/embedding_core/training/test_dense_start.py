@@ -10,9 +10,12 @@ import pytest
 
 from embedding_core.checkpoint import latest_training_checkpoint, load_checkpoint_into, remap, retrieve, verify
 from embedding_core.checkpoint.dense import read_dense
+from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.optimizers import Adagrad
-from embedding_core.training import train
+from embedding_core.tasks import POSITIVE, Task
+from embedding_core.training import dense_start, train
+from embedding_core.training.dense_start import dense_inputs
 from embedding_core.vocabulary import Vocabulary
 from embedding_core.warm_start import DenseStart
 from tests.embedding_core.training.test_training import WORDS, job_in, state_of
@@ -97,6 +100,48 @@ def test_what_differs_is_named_and_nothing_is_restored_or_all_is_refused(days, t
     assert re.search(reason, said["dense_reason"])
     with pytest.raises(CheckpointError, match=reason):
         second(days, tmp_path / "third", changes=changes, dense="require")
+
+
+def with_combiner(inputs):
+    (table,) = inputs.config.tables
+    config = inputs.config.replace(tables=(table.replace(combiner="sum"),))
+    return dataclasses.replace(inputs, config=config)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda inputs: dataclasses.replace(inputs, tasks=[Task(kind="count")]), "tasks: .*'count'.*'binary'"),
+        (lambda inputs: dataclasses.replace(inputs, tasks=[Task(source="column 'x'")]), "tasks: .*column 'x'.*None"),
+        (with_combiner, "combiners: .*'sum'.*'mean'"),
+    ],
+    ids=["kind", "source", "combiner"],
+)
+def test_other_meaning_of_labels_or_rows_is_named(days, tmp_path, change, reason):
+    _, said = second(days, tmp_path / "second", changes={"inputs": change(job(days[0]).inputs)})
+    assert (said["dense"], said["optimizer"]) == ("new", "new")
+    assert re.fullmatch(f"the model has other {reason}.* in the checkpoint", said["dense_reason"])
+
+
+def test_order_of_labels_matters_but_not_the_loss_of_one():
+    table = TableConfig(name="words", vocabulary_size=2, dim=1)
+    config = EmbeddingConfig(tables=[table], features=[FeatureConfig(name="word", table="words")])
+    squared, huber = (Task(kind="regression", loss=loss) for loss in ("squared", "huber"))
+    described = [dense_inputs(config, (), tasks) for tasks in ([squared, POSITIVE], [huber, POSITIVE])]
+    assert described[0] == described[1] != dense_inputs(config, (), [POSITIVE, squared])
+
+
+def test_dense_part_without_record_of_labels_says_so(days, tmp_path, monkeypatch, caplog):
+    """As releases up to 0.2.0 wrote it."""
+
+    def read_earlier(folder):
+        saved = read_dense(folder)
+        return saved._replace(inputs={key: saved.inputs[key] for key in ("features", "dense")})
+
+    monkeypatch.setattr(dense_start, "read_dense", read_earlier)
+    _, said = second(days, tmp_path / "second", dense="require")
+    assert (said["dense"], said["not_recorded"]) == ("restored", ["combiners", "tasks"])
+    assert "does not record its combiners and tasks" in caplog.text
 
 
 def test_other_ranges_are_accepted_by_choice(days, tmp_path):

@@ -113,7 +113,7 @@ def test_html_shows_what_a_warm_start_kept(tmp_path):
     item = {"rows": 4, "kept": 1234, "new": 2, "dropped": 1, "kept_traffic": 0.875}
     tables = {"item": {**item, "largest_gains": moved, "largest_losses": []}, "raw": {"rows": 7}}
     dense = {"dense": "restored", "variables": ["dense/kernel"], "optimizer": "new", "optimizer_reason": "<reset>"}
-    dense["ranges"] = {"fare": "kept"}
+    dense |= {"ranges": {"fare": "kept"}, "not_recorded": ["tasks"]}
     start = {"step": 40, "tables": tables, "tables_new": ["fresh"], "tables_dropped": [], "dense": dense}
     html = Path(save_report(dataclasses.replace(REPORT, warm_start=start), str(tmp_path))).read_text(encoding="utf-8")
     assert "87.50%" in html
@@ -123,6 +123,7 @@ def test_html_shows_what_a_warm_start_kept(tmp_path):
     assert "restored (dense/kernel)" in html
     assert "new: &lt;reset&gt;" in html
     assert "fare kept" in html
+    assert "taken to be the same: tasks." in html
     assert "Warm start" not in Path(save_report(REPORT, str(tmp_path))).read_text(encoding="utf-8")
 
 
