@@ -7,7 +7,7 @@ import os
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.schema import Json
-from embedding_core.storage import is_remote, unsealed_json
+from embedding_core.storage import is_remote, read_bounded, unsealed_json
 from embedding_core.vocabulary import Vocabulary, load_vocabularies
 
 EMBEDDING_CONFIG_FILE = "embedding_config.json"
@@ -26,7 +26,7 @@ def read_embedding_config(folder: str) -> EmbeddingConfig:
     path = os.path.join(folder, EMBEDDING_CONFIG_FILE)
     try:
         return EmbeddingConfig.from_json(_content(path))
-    except (ConfigError, OSError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"{path!r} is not what TableConfigGen wrote ({error}): restore it, or run TableConfigGen again."
         ) from error
@@ -53,8 +53,7 @@ def read_sparse_core_limits(folder: str) -> Json | None:
 
 def _content(path: str) -> bytes:
     if not is_remote(path):
-        with open(path, "rb") as local:
-            return local.read()
+        return read_bounded(path)
     from tfx.dsl.io import fileio
 
     with fileio.open(path, "rb") as file:

@@ -10,6 +10,7 @@ from typing import IO
 import google_crc32c
 
 from embedding_core.errors import DataError
+from embedding_core.storage import bounds
 
 
 def read_records(path: str, stream: IO[bytes]) -> Iterator[bytes]:
@@ -20,7 +21,8 @@ def read_records(path: str, stream: IO[bytes]) -> Iterator[bytes]:
       stream: its content.
 
     Raises:
-      DataError: the file is damaged or cut off; the error has the number of the record, from 1.
+      DataError: the file is damaged or cut off, or a record is larger than `bounds.RECORD_BYTES`; the error has the
+        number of the record, from 1.
     """
     for number in itertools.count(1):
         head = stream.read(12)
@@ -30,6 +32,11 @@ def read_records(path: str, stream: IO[bytes]) -> Iterator[bytes]:
         if len(head) == 12 and _checksum(head[:8]) != head[8:]:
             what = "is damaged at" if number > 1 else "is not a TFRecord file, or is damaged at"
             raise DataError(f"{path} {what} record {number}: write it again.")
+        if size > bounds.RECORD_BYTES:
+            raise DataError(
+                f"{path}, record {number}: it has {size:,} bytes, and {bounds.RECORD_BYTES:,} is the most that a "
+                "record may have: write its content as several records."
+            )
         data, check = stream.read(size), stream.read(4)
         if len(head) < 12 or len(check) < 4:
             raise DataError(f"{path} is cut off within record {number}: write it again.")

@@ -29,6 +29,7 @@ from embedding_core.config import TableConfig
 from embedding_core.display import shown_token
 from embedding_core.optimizers import Optimizer
 from embedding_core.schema import Json
+from embedding_core.storage import read_json
 from embedding_core.vocabulary import Vocabulary
 
 Page: TypeAlias = Iterator[str]
@@ -110,8 +111,7 @@ def _checkpoint(artifact: Any) -> Page:
 
 
 def _model_run(artifact: Any) -> Page:
-    with open(os.path.join(artifact.uri, "history.json"), encoding="utf-8") as file:
-        history: Json = json.load(file)
+    history: Json = read_json(os.path.join(artifact.uri, "history.json"))
     yield "evaluations while training"
     names = list(dict.fromkeys(name for one in history["evals"] for name in one))
     yield from _table(names, _texts([[one.get(name) for name in names] for one in history["evals"]]))

@@ -8,6 +8,7 @@ to tokens in the order of the vocabulary; the unknown tokens share the last `oov
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
@@ -138,8 +139,8 @@ class EmbeddingConfig(Section):
     def mistakes(self) -> Mistakes:
         """Yield the violations of rules that involve several tables and features."""
         for kind, items in (("table", self.tables), ("feature", self.features)):
-            names = [item.name for item in items]
-            for name in sorted({name for name in names if names.count(name) > 1}):
+            counts = Counter(item.name for item in items)
+            for name in sorted(name for name, count in counts.items() if count > 1):
                 yield f"{kind}s", f"has a duplicate {kind} {name!r}: names must be unique."
         tables = {table.name for table in self.tables}
         for index, feature in enumerate(self.features):

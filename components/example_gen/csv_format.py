@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import csv
+from collections import Counter
 from typing import Literal
 
 from components.example_gen.formats import Compression
 from embedding_core.schema import Listed, Mistakes, Section
+from embedding_core.storage import bounds
 
 COMMON_DELIMITERS = (";", "\t", "|", "::", ",")
 _LINE_ENDS = "\n\r\0"
@@ -55,7 +58,7 @@ class CsvFormat(Section):
     def _column_mistakes(self) -> Mistakes:
         if self.columns is None:
             return
-        twice = [name for name in self.columns if self.columns.count(name) > 1]
+        twice = [name for name, count in Counter(self.columns).items() if count > 1]
         if not self.columns or "" in self.columns:
             yield "columns", f"is {list(self.columns)!r}: name every column of the files, in order."
         elif twice:
@@ -70,6 +73,14 @@ class CsvFormat(Section):
     def codec(self) -> str:
         """The codec to read with; for UTF-8, it skips a byte order mark."""
         return "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
+
+
+def allow_long_values() -> None:
+    """Let Python's csv module read values of up to `bounds.CELL_CHARACTERS`, and not only of 131,072.
+
+    The limit is one of the whole process, and so is only raised: a larger one is meant for another reader.
+    """
+    csv.field_size_limit(max(bounds.CELL_CHARACTERS, csv.field_size_limit()))
 
 
 def _is_text_encoding(name: str) -> bool:

@@ -4,48 +4,59 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import operator
+import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, BinaryIO, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from components.example_gen.csv_format import COMMON_DELIMITERS, CsvFormat
+from components.example_gen.csv_format import COMMON_DELIMITERS, CsvFormat, allow_long_values
 from components.example_gen.opened_files import check_columns, open_unpacked, reading
-from components.example_gen.rows import BadRows, Batch
+from components.example_gen.rows import BadRows, Batch, FirstRows
 from components.example_gen.settings import Settings
 from embedding_core.errors import DataError
 from embedding_core.schema import Json
+from embedding_core.storage import bounds
 
+_Row: TypeAlias = tuple[int, list[str]]
+"""The line at which a row begins, and its fields."""
 _BATCH = 16_384
 # Replaces a delimiter of several characters, which Python's csv module does not support.
 _UNIT = "\x1f"
 _BYTE_ORDER_MARKS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 
 
-def csv_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Batch]:
+def csv_batches(path: str, settings: Settings, bad: BadRows, first: FirstRows | None = None) -> Iterator[Batch]:
     """Yield batches of a CSV file, compressed or not, in the format that `settings.csv` declares.
 
     Every value is text, exactly as it is in the file; "" and the `missing` texts are missing values. Empty lines are
-    skipped. A row is bad if its number of fields differs from the header's, or if it has broken quotes or a NUL. It is
-    also bad if a column that is read has bytes that are invalid in the encoding.
+    skipped. A row is bad if its number of fields differs from the header's, or if it has broken quotes, a NUL, or a
+    value longer than `bounds.CELL_CHARACTERS`. It is also bad if a column that is read has bytes that are invalid in
+    the encoding.
+
+    Args:
+      path: the file.
+      settings: which columns are read, and how CSV is written.
+      bad: collects the rows that cannot be read.
+      first: the rows to read; None reads all.
 
     Raises:
-      DataError: the file is empty or damaged, its header has a duplicate column, or a needed column is missing.
+      DataError: the file is empty or damaged, its header has a duplicate column, a needed column is missing, or a row
+        is longer than `bounds.ROW_BYTES`.
     """
     form = settings.csv
     with reading(path), open_unpacked(path, form.compression) as stream:
         _check_byte_order(path, stream.peek(2)[:2], form)
-        text = io.TextIOWrapper(stream, encoding=form.codec, errors="surrogateescape", newline="")
+        source = _Source(stream)
+        text = io.TextIOWrapper(cast(BinaryIO, source), encoding=form.codec, errors="surrogateescape", newline="")
         try:
             reader = _Reader(path, text, form)
             header = _header(path, reader, settings)
             wanted = header if settings.passthrough else settings.needed
-            rows = _rows(path, reader, header, form, bad)
-            while chunk := list(itertools.islice(rows, _BATCH)):
+            for chunk in _chunks(path, source, reader, header, form, bad, first):
                 yield _batch(path, header, wanted, form, chunk, bad)
         except UnicodeError as error:
             raise DataError(
@@ -60,8 +71,42 @@ def _check_byte_order(path: str, start: bytes, form: CsvFormat) -> None:
             raise DataError(f"{path} starts as a file in {encoding} does: set `data: {{encoding: {encoding}}}`.")
 
 
+class _TooLongError(Exception):
+    """A row has more than `bounds.ROW_BYTES`."""
+
+
+class _Source(io.BufferedIOBase):
+    """Passes on the bytes of a file, and refuses more of them within one row than a row may have.
+
+    It looks at every 8 KB, as `io.TextIOWrapper` reads them, and not at every line, which would take time.
+
+    Attributes:
+      taken: bytes passed on.
+      row: of these, the bytes when the last row ended.
+    """
+
+    def __init__(self, stream: io.BufferedIOBase) -> None:
+        self.taken = 0
+        self.row = 0
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def read1(self, size: int = -1) -> bytes:
+        if self.taken - self.row > bounds.ROW_BYTES:
+            raise _TooLongError
+        data = self._stream.read1(size)
+        self.taken += len(data)
+        return data
+
+
 class _Reader:
-    """Splits lines into fields; a delimiter of several characters is replaced by one for the csv module."""
+    """Splits lines into fields; a delimiter of several characters is replaced by one for the csv module.
+
+    Attributes:
+      rows: the rows, in which delimiters of several characters that are within quotes are still replaced.
+    """
 
     def __init__(self, path: str, text: io.TextIOWrapper, form: CsvFormat) -> None:
         self._path = path
@@ -69,7 +114,8 @@ class _Reader:
         self._delimiter = form.delimiter if len(form.delimiter) > 1 else None
         quoting: Json = {"quotechar": form.quote} if form.quote else {"quoting": csv.QUOTE_NONE}
         lines = text if self._delimiter is None else self._replaced(self._delimiter)
-        self._reader = csv.reader(
+        allow_long_values()
+        self.rows = csv.reader(
             lines, delimiter=form.delimiter if self._delimiter is None else _UNIT, strict=True, **quoting
         )
 
@@ -85,13 +131,11 @@ class _Reader:
     @property
     def line(self) -> int:
         """The number of lines read."""
-        return self._reader.line_num
+        return self.rows.line_num
 
-    def __next__(self) -> list[str]:
-        row = next(self._reader)
-        if self._delimiter is not None:  # delimiters within quotes were replaced too
-            row = [value.replace(_UNIT, self._delimiter) for value in row]
-        return row
+    def restored(self, row: list[str]) -> list[str]:
+        """Return the row with the delimiters that are within quotes."""
+        return row if self._delimiter is None else [value.replace(_UNIT, self._delimiter) for value in row]
 
 
 def _header(path: str, reader: _Reader, settings: Settings) -> list[str]:
@@ -100,11 +144,13 @@ def _header(path: str, reader: _Reader, settings: Settings) -> list[str]:
         check_columns(path, form.columns, settings.needed, settings.made)
         return list(form.columns)
     try:
-        header = next(reader)
+        header = reader.restored(next(reader.rows))
     except StopIteration:
         header = []
     except csv.Error as error:
-        raise DataError(f"{path}:1: the header is not CSV ({error}): {_QUOTE_CURE}.") from error
+        raise DataError(f"{path}:1: the header is not CSV ({_shown_error(error)}): {_QUOTE_CURE}.") from error
+    except _TooLongError as error:
+        raise _too_long(path, 1) from error
     if not header:
         raise DataError(
             f"{path} has no header: a CSV file must start with a line that names its columns; if yours has rows only, "
@@ -152,28 +198,65 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _rows(
-    path: str, reader: _Reader, header: Sequence[str], form: CsvFormat, bad: BadRows
-) -> Iterator[tuple[int, list[str]]]:
-    """Yield each row of the right width, with the line it starts at."""
-    width = len(header)
+def _shown_error(error: csv.Error) -> str:
+    if "field limit" not in str(error):
+        return str(error)
+    return f"a value has more than {csv.field_size_limit():,} characters, the most that is read of one but in Parquet"
+
+
+def _too_long(path: str, line: int) -> DataError:
+    return DataError(
+        f"{path}:{line}: the row that begins here has more than {bounds.ROW_BYTES:,} bytes, the most that a row may "
+        f"have: end every row with a line break, {_QUOTE_CURE}, or write the data as Parquet."
+    )
+
+
+def _chunks(
+    path: str,
+    source: _Source,
+    reader: _Reader,
+    header: Sequence[str],
+    form: CsvFormat,
+    bad: BadRows,
+    first: FirstRows | None,
+) -> Iterator[list[_Row]]:
+    """Yield the rows of the right width, as many at a time as a batch has; note in `first` whether the file ended."""
     names = "`data.columns`" if form.columns is not None else "the header"
-    for number in itertools.count():
-        line = reader.line + 1
+    rows, width, several = reader.rows, len(header), len(form.delimiter) > 1
+    left, most, end = (sys.maxsize,) * 3 if first is None else (first.rows, first.most, bounds.SAMPLE_BYTES)
+    chunk: list[_Row] = []
+    size, full = min(_BATCH, left), min(bounds.BATCH_BYTES, end)
+    for number in range(most):
+        taken = source.row = source.taken
+        if len(chunk) == size or taken > full:
+            if chunk:
+                yield chunk
+            left -= len(chunk)
+            if not left or taken > end:
+                return
+            chunk, size, full = [], min(_BATCH, left), min(taken + bounds.BATCH_BYTES, end)
+        line = rows.line_num + 1
         try:
-            row = next(reader)
+            row = next(rows)
         except StopIteration:
-            return
+            if first is not None:
+                first.ended = True
+            break
         except csv.Error as error:
-            bad.add(f"{path}:{line}", f"malformed CSV: {error}; {_QUOTE_CURE}", rows=max(1, reader.line - line + 1))
+            reason = f"malformed CSV: {_shown_error(error)}; {_QUOTE_CURE}"
+            bad.add(f"{path}:{line}", reason, rows=max(1, rows.line_num - line + 1))
             continue
+        except _TooLongError as error:
+            raise _too_long(path, line) from error
         if number == 0 and form.columns is not None and row == list(header):
             raise DataError(f"{path}:1: the first line is a header equal to `data.columns`: leave `columns` out.")
         if len(row) == width:
-            yield line, row
+            chunk.append((line, reader.restored(row) if several else row))
         elif row:
             fields = f"{len(row)} field{'s' if len(row) > 1 else ''}"
-            bad.add(f"{path}:{line}", f"{fields}, {names} has {width}", rows=reader.line - line + 1)
+            bad.add(f"{path}:{line}", f"{fields}, {names} has {width}", rows=rows.line_num - line + 1)
+    if chunk:
+        yield chunk
 
 
 def _batch(
@@ -185,7 +268,8 @@ def _batch(
     bad: BadRows,
 ) -> Batch:
     lines, rows = zip(*chunk, strict=True)
-    places = [header.index(name) for name in wanted]
+    place_of = {name: place for place, name in enumerate(header)}
+    places = [place_of[name] for name in wanted]
     missing = frozenset(("", *form.missing))
     try:
         columns = {name: _texts((row[at] for row in rows), missing) for name, at in zip(wanted, places, strict=True)}

@@ -10,12 +10,13 @@ import io
 import lzma
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from components.example_gen.formats import Compression, compression_of, unpacked
 from embedding_core.errors import DataError, nearest
-from embedding_core.storage import is_remote
+from embedding_core.storage import bounds, check_regular, is_remote
 
 _BUFFER = 1 << 20
 _START = 10
@@ -66,8 +67,15 @@ class _Unpacked(io.BufferedReader):
 
 
 def open_file(path: str) -> io.BufferedReader:
-    """Return the file as a seekable binary stream."""
-    return io.BufferedReader(_Remote(path) if is_remote(path) else io.FileIO(path), buffer_size=_BUFFER)
+    """Return the file as a seekable binary stream.
+
+    Raises:
+      OSError: it is missing, cannot be read, or is not a regular file.
+    """
+    if is_remote(path):
+        return io.BufferedReader(_Remote(path), buffer_size=_BUFFER)
+    check_regular(path)
+    return io.BufferedReader(io.FileIO(path), buffer_size=_BUFFER)
 
 
 def open_unpacked(path: str, compression: Compression | None = None) -> io.BufferedReader:
@@ -120,17 +128,33 @@ def check_columns(path: str, present: Sequence[str], needed: Sequence[str], made
       made: names of new columns, which are made of those that are read.
 
     Raises:
-      DataError: a name occurs twice, a needed column is absent, or a column has the name of a new one.
+      DataError: there are too many columns, a name occurs twice, a needed column is absent, or a column has the name
+        of a new one.
     """
-    twice = [name for name in present if present.count(name) > 1]
+    check_number_of_columns(path, len(present))
+    counts = Counter(present)
+    twice = [name for name, count in counts.items() if count > 1]
     if twice:
         raise DataError(
-            f"{path}: column {twice[0]!r} occurs {present.count(twice[0])} times in the header: names must be unique."
+            f"{path}: column {twice[0]!r} occurs {counts[twice[0]]} times in the header: names must be unique."
         )
     for name in needed:
-        if name not in present:
+        if name not in counts:
             raise DataError(f"{path}: column {name!r} is missing: {nearest(name, present)}")
     check_made(path, present, made)
+
+
+def check_number_of_columns(path: str, count: int) -> None:
+    """Check that a file has at most `bounds.COLUMNS` columns.
+
+    Raises:
+      DataError: it has more.
+    """
+    if count > bounds.COLUMNS:
+        raise DataError(
+            f"{path} has {count:,} columns, and {bounds.COLUMNS:,} is the most that is read: correct the delimiter and "
+            "the line breaks, or write only the columns that you need, and many similar ones as one column of lists."
+        )
 
 
 def check_made(path: str, present: Sequence[str], made: Sequence[str]) -> None:

@@ -13,20 +13,24 @@ from pyarrow import parquet
 
 from components.example_gen.arrays import UnsupportedTypeError, normal, plain
 from components.example_gen.encoding import examples
-from components.example_gen.opened_files import check_columns, open_file, reading
+from components.example_gen.opened_files import check_columns, check_number_of_columns, open_file, reading
 from components.example_gen.row_selection import SplitByHash
-from components.example_gen.rows import BadRows, Batch
+from components.example_gen.rows import BadRows, Batch, FirstRows
 from components.example_gen.settings import Settings
 from embedding_core.errors import DataError
+from embedding_core.storage import bounds
 
 _BATCH = 16_384
 
 
-def parquet_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Batch]:
+def parquet_batches(
+    path: str, settings: Settings, bad: BadRows, first_rows: FirstRows | None = None
+) -> Iterator[Batch]:
     """Yield batches of a Parquet file. `bad` is unused: damage cannot be limited to single rows.
 
     Raises:
-      DataError: the file is empty or damaged, or a needed column is absent or of a type that no example can hold.
+      DataError: the file is empty or damaged, has too many columns, or a needed column is absent or of a type that no
+        example can hold.
     """
     del bad
     with opened_parquet(path) as file:
@@ -34,10 +38,22 @@ def parquet_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Bat
         check_columns(path, names, settings.needed, settings.made)
         # A hash of the whole row needs all columns.
         whole = settings.passthrough or isinstance(settings.split, SplitByHash)
-        first = 1
-        for records in file.iter_batches(_BATCH, columns=None if whole else list(settings.needed)):
+        size, first = _rows_at_once(file.metadata), 1
+        if first_rows is not None:
+            size = min(size, first_rows.rows)
+        for records in file.iter_batches(size, columns=None if whole else list(settings.needed)):
             yield typed_batch(f"{path}, row", records, settings, first)
             first += len(records)
+            if first_rows is not None and first > first_rows.rows:
+                return
+        if first_rows is not None:
+            first_rows.ended = True
+
+
+def _rows_at_once(metadata: parquet.FileMetaData) -> int:
+    """Return the rows of a batch: fewer if, by the file's own account, so many would have more than a batch may."""
+    size: int = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    return max(1, min(_BATCH, bounds.BATCH_BYTES * int(metadata.num_rows) // max(1, size)))
 
 
 @contextlib.contextmanager
@@ -45,11 +61,13 @@ def opened_parquet(path: str) -> Iterator[parquet.ParquetFile]:
     """Open a Parquet file; errors of reading it within the block become a DataError that names it.
 
     Raises:
-      DataError: the file is empty or damaged, or holds pickled Python objects.
+      DataError: the file is empty or damaged, has too many columns, or holds pickled Python objects.
     """
     with reading(path), open_file(path) as stream:
         try:
-            yield parquet.ParquetFile(stream)
+            file = parquet.ParquetFile(stream)
+            check_number_of_columns(path, file.metadata.num_columns)
+            yield file
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise DataError(f"{path} is not a Parquet file, or is damaged ({error}): write it again.") from error
         except RuntimeError as error:

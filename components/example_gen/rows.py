@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from components.example_gen.values import Value
 from embedding_core.errors import DataError
+from embedding_core.storage import bounds
 
 Mask = npt.NDArray[np.bool_]
 T = TypeVar("T")
@@ -37,6 +38,24 @@ class BadRows:
         self.count += rows
         if len(self.first) < SHOWN:
             self.first.append(f"{place}: {reason}")
+
+
+@dataclasses.dataclass
+class FirstRows:
+    """The first rows of a file, which a check reads; it stops after `bounds.SAMPLE_BYTES` in any case.
+
+    Attributes:
+      rows: number of rows to read, without the bad ones.
+      ended: whether the file ended before any bound; set by the reader.
+    """
+
+    rows: int
+    ended: bool = False
+
+    @property
+    def most(self) -> int:
+        """The number of rows to read with the bad ones."""
+        return max(self.rows, bounds.SAMPLE_ROWS + 1)
 
 
 @dataclasses.dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 import numpy as np
 import pyarrow as pa
@@ -20,10 +20,11 @@ from components.example_gen.parquet_rows import opened_parquet
 from components.example_gen.prepared_rows import prepared
 from components.example_gen.readers import read_batches
 from components.example_gen.row_selection import Split, SplitByHash, SplitLeaveOneOut
-from components.example_gen.rows import BadRows, Batch, flat_values, is_list, values_per_row
+from components.example_gen.rows import BadRows, Batch, FirstRows, flat_values, is_list, values_per_row
 from components.example_gen.settings import Settings
 from components.example_gen.tally import Tally
 from components.example_gen.whole_numbers import count_whole_numbers, with_whole_numbers
+from embedding_core.storage import bounds
 
 _FILES = 5
 _EXAMPLES = 3
@@ -82,14 +83,16 @@ class Sample:
     tally: Tally | None
 
 
-def sample(files: Sequence[str], data_format: str, settings: Settings, rows: int) -> Sample:
+def sample(files: Sequence[str], data_format: str, settings: Settings, rows: int | None = None) -> Sample:
     """Look at the first rows of up to five files, spread over all of them.
+
+    Bad rows are looked at in addition, until they and the others are `bounds.SAMPLE_ROWS` of a file.
 
     Args:
       files: all files of the data, in order.
       data_format: one of `components.example_gen.readers.DATA_FORMATS`.
       settings: which rows and columns a run reads.
-      rows: approximate number of rows to look at.
+      rows: approximate number of rows to look at; None is `bounds.SAMPLE_ROWS`.
 
     Raises:
       DataError: a file cannot be read, or no file has any of the columns.
@@ -97,26 +100,24 @@ def sample(files: Sequence[str], data_format: str, settings: Settings, rows: int
     chosen = [files[round(at * (len(files) - 1) / max(1, _FILES - 1))] for at in range(_FILES)]
     chosen = list(dict.fromkeys(chosen)) if len(files) > _FILES else list(files)
     columns_of_files = [_names(path, data_format, settings) for path in chosen]
-    names = (
-        [name for name in columns_of_files[0] if all(name in others for others in columns_of_files)]
-        if columns_of_files
-        else []
-    )
-    present = _restricted(settings, names) if set(settings.needed) & set(names) else settings
-    each = max(1, rows // len(chosen))
+    common = set.intersection(*map(set, columns_of_files)) if columns_of_files else set()
+    names = list(filter(common.__contains__, columns_of_files[0])) if columns_of_files else []
+    present = _restricted(settings, common) if set(settings.needed) & common else settings
+    each = max(1, (bounds.SAMPLE_ROWS if rows is None else rows) // len(chosen))
     seen, ended, batches = 0, len(chosen) == len(files), []
     for path in chosen:
-        taken, over = _first_rows(read_batches(path, data_format, present, BadRows()), each)
+        taken, over = _first_rows(path, data_format, present, BadRows(), each)
         batches += [with_whole_numbers(batch, present, BadRows()) for batch in taken]
         ended, seen = ended and over, seen + sum(map(len, taken))
     columns = {name: _column([batch.columns[name] for batch in batches]) for name in present.needed} if batches else {}
     tally = None
     if present == settings:
         tally = _counted(chosen, data_format, settings, each)
+    columns_of = dict(zip(chosen, map(set, columns_of_files), strict=True))
     lacking = {
-        name: next(path for path, there in zip(chosen, columns_of_files, strict=True) if name not in there)
+        name: next(path for path, there in columns_of.items() if name not in there)
         for name in itertools.chain.from_iterable(columns_of_files)
-        if name not in names
+        if name not in common
     }
     return Sample(files=tuple(chosen), whole=ended, names=tuple(names), lacking=lacking, columns=columns, tally=tally)
 
@@ -127,7 +128,7 @@ def _counted(files: Sequence[str], data_format: str, settings: Settings, rows: i
     tables: list[pa.Table] = []
     for number, path in enumerate(files):
         tally.files += 1
-        batches = _first_rows(read_batches(path, data_format, settings, tally.bad), rows)[0]
+        batches = _first_rows(path, data_format, settings, tally.bad, rows)[0]
         if settings.histories is None:
             count_rows(batches, settings, tally)
         else:
@@ -142,11 +143,12 @@ def _names(path: str, data_format: str, settings: Settings) -> list[str]:
         with opened_parquet(path) as file:
             return list(file.schema_arrow.names)
     everything = Settings(columns={}, passthrough=True, csv=settings.csv)
-    batch = next(iter(read_batches(path, data_format, everything, BadRows())), None)
+    batches = read_batches(path, data_format, everything, BadRows(), FirstRows(bounds.SAMPLE_ROWS))
+    batch = next(iter(batches), None)
     return [] if batch is None else list(batch.columns)
 
 
-def _restricted(settings: Settings, names: Sequence[str]) -> Settings:
+def _restricted(settings: Settings, names: Set[str]) -> Settings:
     """Return the settings without the parts that refer to columns that the files do not have."""
     histories = settings.histories
     histories = histories if histories is not None and all(name in names for name in histories.read) else None
@@ -165,7 +167,7 @@ def _restricted(settings: Settings, names: Sequence[str]) -> Settings:
     )
 
 
-def _restricted_split(settings: Settings, histories: Histories | None, names: Sequence[str]) -> Split:
+def _restricted_split(settings: Settings, histories: Histories | None, names: Set[str]) -> Split:
     split = settings.split
     known = all(name in names for name in split.columns)
     if known and not (isinstance(split, SplitLeaveOneOut) and histories is None):
@@ -173,12 +175,16 @@ def _restricted_split(settings: Settings, histories: Histories | None, names: Se
     return SplitByHash() if histories is None else SplitByHash(key=histories.user)
 
 
-def _first_rows(batches: Iterator[Batch], rows: int) -> tuple[list[Batch], bool]:
-    """Return at most `rows` rows, of the first batch only, and whether these are all."""
-    first = list(itertools.islice(batches, 2))
-    if not first:
-        return [], True
-    return [first[0].keep(np.arange(len(first[0])) < rows)], len(first) == 1 and len(first[0]) <= rows
+def _first_rows(path: str, data_format: str, settings: Settings, bad: BadRows, rows: int) -> tuple[list[Batch], bool]:
+    """Return at most `rows` rows of a file, and whether these are all."""
+    first = FirstRows(rows + 1)  # the row beyond shows that there are more
+    taken: list[Batch] = []
+    left = rows
+    for batch in read_batches(path, data_format, settings, bad, first):
+        if left or not taken:
+            taken.append(batch.keep(np.arange(len(batch)) < left))
+        left -= len(batch)
+    return taken, first.ended and left >= 0
 
 
 def _column(pieces: Sequence[pa.Array]) -> Column:

@@ -3,35 +3,59 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
 from components.checked_records import read_records
-from components.example_gen.opened_files import check_made, open_unpacked, reading
+from components.example_gen.opened_files import check_made, check_number_of_columns, open_unpacked, reading
 from components.example_gen.parquet_rows import typed_batch
-from components.example_gen.rows import BadRows, Batch
+from components.example_gen.rows import BadRows, Batch, FirstRows
 from components.example_gen.settings import Settings
 from embedding_core.errors import DataError
+from embedding_core.storage import bounds
 
 _BATCH = 8_192
 
 
-def tfrecord_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Batch]:
+def tfrecord_batches(path: str, settings: Settings, bad: BadRows, first: FirstRows | None = None) -> Iterator[Batch]:
     """Yield batches of a TFRecord file (also gzip) of serialized tf.Examples; a record of anything else is a bad row.
 
     Raises:
-      DataError: the file is damaged or cut off, or a feature is of different kinds in different records.
+      DataError: the file is damaged or cut off, a record is too large, the records of a batch have too many features,
+        or a feature is of different kinds in different records.
     """
     decoder = ExamplesToRecordBatchDecoder()
     with reading(path), open_unpacked(path) as stream:
-        records = enumerate(read_records(path, stream), start=1)
-        while chunk := list(itertools.islice(records, _BATCH)):
+        rows = 0
+        for chunk in _chunks(read_records(path, stream), first):
             numbers, examples, columns = _decode(path, decoder, chunk, bad)
+            check_number_of_columns(path, columns.num_columns)
             yield _batch(path, columns, settings, numbers, examples)
+            rows += len(examples)
+            if first is not None and rows >= first.rows:
+                return
+
+
+def _chunks(records: Iterable[bytes], first: FirstRows | None) -> Iterator[list[tuple[int, bytes]]]:
+    """Yield the records with their numbers, as many at a time as a batch has; note in `first` whether they ended."""
+    chunk: list[tuple[int, bytes]] = []
+    held = total = 0
+    for number, record in enumerate(records, start=1):
+        chunk.append((number, record))
+        held, total = held + len(record), total + len(record)
+        if len(chunk) == (_BATCH if first is None else min(_BATCH, first.rows)) or held > bounds.BATCH_BYTES:
+            yield chunk
+            chunk, held = [], 0
+        if first is not None and (number == first.most or total > bounds.SAMPLE_BYTES):
+            break
+    else:
+        if first is not None:
+            first.ended = True
+    if chunk:
+        yield chunk
 
 
 def _decode(

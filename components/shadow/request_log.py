@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import math
 import zlib
 from collections.abc import Iterator
 from typing import IO, Any, cast
@@ -14,7 +15,7 @@ from components.checked_records import read_records
 from components.shadow.log_files import log_files
 from embedding_core.errors import DataError
 from embedding_core.shadow.replay import Request
-from embedding_core.storage import open_file
+from embedding_core.storage import bounds, open_file
 
 _GZIP = b"\x1f\x8b\x08"
 _DEFAULT = "serving_default"
@@ -28,7 +29,8 @@ def read_requests(path: str) -> Iterator[Request]:
 
     Raises:
       ConfigError: the file does not exist.
-      DataError: a file is damaged or cut off, or a record is not a `PredictionLog`; the error has its number.
+      DataError: a file is damaged or cut off, a record is not a `PredictionLog`, or a record or an input is larger than
+        `bounds.RECORD_BYTES`; the error has its number.
     """
     for file in log_files(path):
         yield from _requests_of(file)
@@ -66,6 +68,13 @@ def _request(place: str, record: bytes) -> Request:
     request: Any = getattr(log, kind).request
     if kind != "predict_log":
         return Request(place=place, model=_model_of(kind, request), kind=kind)
+    for name, value in request.inputs.items():  # one value stands for all if a tensor says so
+        count = math.prod(dim.size for dim in value.tensor_shape.dim)
+        if count > bounds.RECORD_BYTES // 4:
+            raise DataError(
+                f"{place}: input {name!r} says that it has {count:,} values, and {bounds.RECORD_BYTES // 4:,} is the "
+                "most that it may have: log requests of fewer rows."
+            )
     return Request(
         place=place,
         model=request.model_spec.name,

@@ -22,7 +22,7 @@ import tensorflow as tf
 from embedding_core.errors import CheckpointError
 from embedding_core.schema import Json
 from embedding_core.serving.changing_tokens import NO_TOKEN
-from embedding_core.storage import file_digest, open_file
+from embedding_core.storage import file_digest, open_file, read_json
 
 LAYOUT = "assets.extra/deltas.json"
 """The file of a version that says where its tables are, and which export it is; it does not hold the secret."""
@@ -92,9 +92,7 @@ class Layout:
         """
         path = os.path.join(folder, LAYOUT)
         try:
-            with open(path, encoding="utf-8") as file:
-                facts = json.load(file)
-            return cls._of(facts)
+            return cls._of(read_json(path))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{path!r} cannot be read ({error}): the version does not take deltas; push with `push.deltas`."

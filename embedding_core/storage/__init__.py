@@ -7,6 +7,8 @@ from embedding_core.storage.digests import FileDigest, file_digest, folder_diges
 from embedding_core.storage.durable import free_name, sync, sync_tree, whole_file
 from embedding_core.storage.file_access import (
     StrPath,
+    bounded_content,
+    check_regular,
     exists,
     file_names_below,
     is_folder,
@@ -15,6 +17,7 @@ from embedding_core.storage.file_access import (
     move,
     names_in,
     open_file,
+    read_bounded,
     remove_tree,
 )
 from embedding_core.storage.locks import locked_file, locked_folder, open_lock_file
@@ -22,7 +25,7 @@ from embedding_core.storage.permissions import readable_as, umask_of
 from embedding_core.storage.record_files import record_compression
 from embedding_core.storage.scratch import environment_variable, scratch_folder, scratch_tempdir
 from embedding_core.storage.sealed_folder import SealedFolder
-from embedding_core.storage.seals import SEAL, json_digest, sealed_json, unsealed_json
+from embedding_core.storage.seals import SEAL, json_digest, read_json, sealed_json, unsealed_json
 from embedding_core.storage.whole_folder import (
     hidden_folder,
     put_in_place,
@@ -36,6 +39,8 @@ __all__ = [
     "FileDigest",
     "SealedFolder",
     "StrPath",
+    "bounded_content",
+    "check_regular",
     "environment_variable",
     "exists",
     "file_digest",
@@ -54,6 +59,8 @@ __all__ = [
     "open_file",
     "open_lock_file",
     "put_in_place",
+    "read_bounded",
+    "read_json",
     "readable_as",
     "record_compression",
     "remove_folder",

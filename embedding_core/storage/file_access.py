@@ -9,9 +9,12 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Iterator
 from typing import IO, Any, TypeAlias
+
+from embedding_core.storage import bounds
 
 StrPath: TypeAlias = str | os.PathLike[str]
 
@@ -51,14 +54,59 @@ def open_file(path: StrPath, mode: str = "rb") -> Iterator[IO[Any]]:
     """Open a file for the block.
 
     Raises:
-      OSError: the file is missing, or cannot be read or written.
+      OSError: the file is missing, or cannot be read or written; or it is to be read and is not a regular file.
     """
     if not is_remote(path):
+        if "r" in mode:
+            check_regular(path)
         with open(path, mode, encoding=None if "b" in mode else "utf-8") as file:
             yield file
         return
     with tensorflow_errors_as_os_errors(), _gfile().GFile(os.fspath(path), mode) as file:
         yield file
+
+
+def check_regular(path: StrPath) -> None:
+    """Check that a local path is a file or folder: opening a named pipe waits for a writer, and a device has no end.
+
+    Raises:
+      OSError: it is missing, or something else.
+    """
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise OSError(errno.EINVAL, "it is a named pipe, a socket or a device, not a regular file", os.fspath(path))
+
+
+def read_bounded(path: StrPath, most: int | None = None) -> bytes:
+    """Return the content of a file that others may have written.
+
+    Args:
+      path: the file, local or at an address.
+      most: the largest number of bytes; None is `bounds.JSON_BYTES`.
+
+    Raises:
+      OSError: the file is missing, cannot be read, or is not a regular file.
+      ValueError: it is larger.
+    """
+    with open_file(path) as file:
+        return bounded_content(file, most)
+
+
+def bounded_content(file: IO[bytes], most: int | None = None) -> bytes:
+    """Return what is left of an opened file that others may have written.
+
+    Args:
+      file: the file.
+      most: the largest number of bytes; None is `bounds.JSON_BYTES`.
+
+    Raises:
+      ValueError: it is larger.
+    """
+    most = bounds.JSON_BYTES if most is None else most
+    content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it has more than {most:,} bytes, the most that is read of such a file")
+    return content
 
 
 def exists(path: StrPath) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from embedding_core.errors import CheckpointError
 from embedding_core.schema import Json
 from embedding_core.storage.digests import FileDigest, file_digest, folder_digests
-from embedding_core.storage.file_access import StrPath, exists, make_folders, open_file
+from embedding_core.storage.file_access import StrPath, exists, make_folders, open_file, read_bounded
 from embedding_core.storage.seals import SEAL, sealed_json, unsealed_json
 
 
@@ -58,8 +58,7 @@ class SealedFolder:
         """
         path = os.path.join(folder, self.manifest)
         try:
-            with open_file(path) as file:
-                body = unsealed_json(file.read(), self.seal)
+            body = unsealed_json(read_bounded(path), self.seal)
             if not isinstance(body["files"], dict):
                 raise ValueError("`files` is not an object")
         except (FileNotFoundError, NotADirectoryError) as error:

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from embedding_core.config import ColumnConfig
 from embedding_core.errors import VocabularyError
-from embedding_core.storage import sealed_json, unsealed_json
+from embedding_core.storage import bounded_content, check_regular, is_remote, sealed_json, unsealed_json
 from embedding_core.vocabulary.chunks import (
     DigestedFile,
     OpenFile,
@@ -43,6 +43,7 @@ Block: TypeAlias = tuple[pa.Array, npt.NDArray[np.int64]]
 _EVOLUTION = ".evolution.npy"
 _SET = "vocabularies.set"
 _PLAIN = ("total_count", "distinct", "unrepresentable", "min_count", "max_size", "private")
+_MOST_HEADER = 4096  # bytes before the values of an array
 
 
 def save_vocabulary(vocabulary: Vocabulary, folder: Folder, *, open_file: OpenFile = open) -> None:
@@ -121,9 +122,9 @@ class _Files(NamedTuple):
     name: str
     open_file: OpenFile
 
-    def read(self, suffix: str) -> bytes:
-        with _opened(self.folder, self.name + suffix, self.open_file) as file:
-            return file.read()
+    def read_description(self) -> Mapping[str, Any]:
+        with _opened(self.folder, self.name + ".json", self.open_file) as file:
+            return unsealed_json(bounded_content(file))
 
     def read_tokens(self, description: Mapping[str, Any]) -> pa.Array:
         with _opened(self.folder, self.name + ".txt", self.open_file) as file:
@@ -132,16 +133,17 @@ class _Files(NamedTuple):
             self._check(key, value, description[key])
         return tokens
 
-    def read_array(self, suffix: str, key: str, digest: str) -> npt.NDArray[np.int64]:
-        data = self.read(suffix)
+    def read_array(self, suffix: str, key: str, digest: str, values: int) -> npt.NDArray[np.int64]:
+        with _opened(self.folder, self.name + suffix, self.open_file) as file:
+            data = file.read(_MOST_HEADER + 8 * values)  # of a longer file the digest differs
         self._check(key, sha256_of([data]), digest)
         array: npt.NDArray[np.int64] = np.load(io.BytesIO(data), allow_pickle=False)
         return array
 
-    def read_evolution(self, facts: Mapping[str, Any] | None) -> Evolution | None:
+    def read_evolution(self, facts: Mapping[str, Any] | None, size: int) -> Evolution | None:
         if facts is None:
             return None
-        idle, last_counts = self.read_array(_EVOLUTION, "evolution.digest", facts["digest"])
+        idle, last_counts = self.read_array(_EVOLUTION, "evolution.digest", facts["digest"], 2 * size)
         plain = {key: value for key, value in facts.items() if key not in ("digest", "expired")}
         return Evolution(idle=idle, last_counts=last_counts, **plain)
 
@@ -161,13 +163,14 @@ def load_vocabulary(folder: Folder, name: str, *, open_file: OpenFile = open) ->
     """
     files = _Files(folder, name, open_file)
     try:
-        description = unsealed_json(files.read(".json"))
+        description = files.read_description()
+        size = int(description["size"])
         return Vocabulary(
             name=name,
             tokens=files.read_tokens(description),
-            counts=files.read_array(".counts.npy", "counts_digest", description["counts_digest"]),
+            counts=files.read_array(".counts.npy", "counts_digest", description["counts_digest"], size),
             features={key: _summary_from_json(value) for key, value in description["features"].items()},
-            evolution=files.read_evolution(description.get("evolution")),
+            evolution=files.read_evolution(description.get("evolution"), size),
             **{key: description[key] for key in _PLAIN},
         )
     except VocabularyError:
@@ -181,8 +184,11 @@ def load_vocabulary(folder: Folder, name: str, *, open_file: OpenFile = open) ->
 
 @contextlib.contextmanager
 def _opened(folder: Folder, file_name: str, open_file: OpenFile) -> Iterator[BinaryIO]:
+    path = os.path.join(folder, file_name)
     try:
-        with open_file(os.path.join(folder, file_name), "rb") as file:
+        if not is_remote(path):
+            check_regular(path)
+        with open_file(path, "rb") as file:
             yield file
     except FileNotFoundError as error:
         raise VocabularyError(
@@ -240,7 +246,7 @@ def load_vocabularies(
 def _check_set(folder: Folder, digests: Mapping[str, str], open_file: OpenFile) -> None:
     try:
         with _opened(folder, _SET, open_file) as file:
-            recorded = dict(unsealed_json(file.read())["vocabularies"])
+            recorded = dict(unsealed_json(bounded_content(file))["vocabularies"])
     except (KeyError, TypeError, ValueError) as error:
         raise VocabularyError(
             f"`{_SET}` in {os.fspath(folder)!r} is damaged ({error}): restore it, or make the vocabularies again."

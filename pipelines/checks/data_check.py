@@ -13,12 +13,12 @@ from components.example_gen.settings import Settings
 from components.example_gen.tally import Tally
 from embedding_core.display import shown_token
 from embedding_core.errors import DataError, nearest
+from embedding_core.storage import bounds
 from pipelines.config import PipelineConfig
 from pipelines.config.columns import column_uses
 from pipelines.console.terminal import echo
 from pipelines.pipeline import component_inputs
 
-_ROWS = 10_000
 _LIST_SHARE = 0.3  # if at least this share of values contains a sign, it looks like a separator
 _WIDTH = 60  # characters of a value that are shown
 _FEW = 100  # fewer rows say nothing about how often values repeat
@@ -39,13 +39,13 @@ class DataCheck:
     problems: tuple[str, ...]
 
 
-def check_data(config: PipelineConfig, settings: Settings, rows: int = _ROWS) -> DataCheck:
+def check_data(config: PipelineConfig, settings: Settings, rows: int | None = None) -> DataCheck:
     """Check the first rows with ExampleGen's own readers and rules.
 
     Args:
       config: the configuration.
       settings: ExampleGen's settings, made from the configuration.
-      rows: approximate number of rows to read.
+      rows: approximate number of rows to read; None is `bounds.SAMPLE_ROWS`.
 
     Raises:
       DataError: the files do not exist or cannot be read.
@@ -63,6 +63,7 @@ def check_data(config: PipelineConfig, settings: Settings, rows: int = _ROWS) ->
     if read.tally is not None:
         lines += _tally_lines(read.tally, settings)
     warnings = [*_column_warnings(config, read.columns), *_label_warnings(read.tally, settings)]
+    warnings += _bad_warnings(read.tally, settings, read.whole)
     return DataCheck(lines=tuple(lines), warnings=tuple(warnings), problems=tuple(problems))
 
 
@@ -74,13 +75,14 @@ def _files_line(files: Sequence[str], read: Sample) -> str:
 
 
 def _absent(read: Sample, settings: Settings) -> Iterator[str]:
+    names = dict.fromkeys(read.names)
     for name in settings.needed:
         if name in read.lacking:
             file = os.path.basename(read.lacking[name])
             near = nearest(name, [other for other in read.lacking if other != name])
             yield f"column {name!r} is not in every file: {file} has none; {near}"
-        elif name not in read.names and read.names:
-            yield f"column {name!r} is missing: {nearest(name, read.names)}"
+        elif name not in names and names:
+            yield f"column {name!r} is missing: {nearest(name, names)}"
 
 
 def _row_problems(tally: Tally | None, settings: Settings, data: str, whole: bool) -> Iterator[str]:
@@ -90,6 +92,25 @@ def _row_problems(tally: Tally | None, settings: Settings, data: str, whole: boo
     for certain, problem in tally.problems(settings, data):
         if whole or certain:
             yield str(problem)
+    if not whole and settings.allowed_bad_rate and tally.read == tally.bad.count:
+        yield (
+            f"{data}: none of the first {tally.read:,} rows can be used, and of a file only the first "
+            f"{bounds.SAMPLE_ROWS:,} rows and {bounds.SAMPLE_BYTES:,} bytes are checked: correct them."
+            f"{_first_bad(tally)}"
+        )
+
+
+def _bad_warnings(tally: Tally | None, settings: Settings, whole: bool) -> Iterator[str]:
+    """Warn of a share of bad rows that ends a run if the rows that were not read have it too."""
+    if tally is not None and not whole and 0 < settings.allowed_bad_rate * tally.read < tally.bad.count < tally.read:
+        yield (
+            f"{tally.bad.count:,} of the {tally.read:,} rows that were read cannot be used, more than "
+            f"`allowed_bad_rate` {settings.allowed_bad_rate:g} allows.{_first_bad(tally)}"
+        )
+
+
+def _first_bad(tally: Tally) -> str:
+    return "".join(["" if not tally.bad.first else " The first:", *(f"\n  {row}" for row in tally.bad.first)])
 
 
 def _uses(config: PipelineConfig) -> Mapping[str, str]:

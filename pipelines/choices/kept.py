@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from embedding_core.errors import DataError
 from embedding_core.schema import Json
-from embedding_core.storage import whole_file
+from embedding_core.storage import read_json, whole_file
 
 Types: TypeAlias = Mapping[str, tuple[type, ...]]
 """The keys of a JSON object, and the types that the value of each may have."""
@@ -29,8 +29,7 @@ class KeptResults:
         self._path = path
         self._results: dict[str, Json] = {}
         try:
-            with open(path, encoding="utf-8") as file:
-                results = json.load(file)
+            results = read_json(path)
         except FileNotFoundError:
             return
         except (OSError, ValueError) as error:

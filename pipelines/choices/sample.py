@@ -27,7 +27,7 @@ from components.example_gen.settings import Settings
 from components.example_gen.whole_numbers import keys_of, with_whole_numbers
 from embedding_core.errors import DataError
 from embedding_core.schema import Json
-from embedding_core.storage import file_digest, json_digest, whole_file
+from embedding_core.storage import file_digest, json_digest, read_json, whole_file
 from pipelines.choices.kept import has_types
 from pipelines.config import PipelineConfig
 from pipelines.config.data import Data
@@ -105,8 +105,7 @@ def _kept_counts(path: str, counted: str, say: Callable[[str], None]) -> Json | 
     if not os.path.exists(counted):
         return None
     try:
-        with open(counted, encoding="utf-8") as file:
-            found: Json = json.load(file)
+        found: Json = read_json(counted)
         if has_types(found, _KEPT) and found["sha256"] == _digest_of(path, whole=found["rows"] == found["of"]):
             return found
     except (OSError, ValueError):  # cut, or not JSON

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from embedding_core.errors import DataError, nearest
+from embedding_core.storage import read_json
 from pipelines.commands.shared_options import Override
 from pipelines.console.terminal import PLAIN, SafeConsole, echo
 from pipelines.local.work_dir import REPORTS
@@ -92,8 +93,8 @@ def _load(folder: Path, name: str) -> Figures:
         remedy = nearest(name, known) if known else "run the pipeline first."
         raise DataError(f"version {name!r} has no report in {os.fspath(folder)!r}: {remedy}")
     try:
-        return _checked(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecursionError) as error:
+        return _checked(read_json(path))
+    except (OSError, ValueError) as error:
         raise DataError(f"{os.fspath(path)!r} is not a readable report ({error}): run the pipeline again.") from error
 
 

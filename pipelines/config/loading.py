@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -13,6 +14,7 @@ from pydantic import ValidationError, create_model
 
 from embedding_core.errors import ConfigError
 from embedding_core.schema import Problem, problems_of
+from embedding_core.storage import bounds, read_bounded
 from pipelines.config.bases import WORDS
 from pipelines.config.data import Data
 from pipelines.config.files import NoFilesError, data_files
@@ -75,13 +77,15 @@ def config_from_mapping(values: Mapping[str, Any], folder: str | os.PathLike[str
 
 def _text_of(file: FilePath, given: str) -> str:
     try:
-        return file.read_text(encoding="utf-8-sig")
+        return read_bounded(file, bounds.SETTINGS_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(
             f"{given}: the file cannot be read ({error.strerror}); give the path of a YAML file."
         ) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{given}: byte {error.start} is not UTF-8; save the file as UTF-8.") from error
+    except ValueError as error:
+        raise ConfigError(f"{given}: {error}; shorten its lists, or keep their values in the data.") from error
 
 
 def _dotted(path: tuple[str | int, ...]) -> str:
@@ -96,6 +100,10 @@ class _Places:
     name: str
     of: Mapping[str, int | str]
 
+    @functools.cached_property
+    def _overrides(self) -> list[tuple[str, str]]:
+        return [(key, place) for key, place in self.of.items() if isinstance(place, str)]
+
     def find(self, problem: Problem) -> int | str | None:
         """Return the place of the problem's key, or of the nearest enclosing key; None if no such key has a place.
 
@@ -103,8 +111,7 @@ class _Places:
         """
         near = _dotted(problem.path)
         while near:
-            inside = [place for key, place in self.of.items() if key.startswith(f"{near}.")]
-            overrides = [place for place in inside if isinstance(place, str)]
+            overrides = [place for key, place in self._overrides if key.startswith(f"{near}.")]
             if overrides and (near == _dotted(problem.path) or near not in self.of):
                 return overrides[-1]
             if near in self.of:

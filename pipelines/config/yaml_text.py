@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from embedding_core.errors import ConfigError
+from embedding_core.storage import bounds
 
 
 class _Loader(yaml.SafeLoader):
@@ -16,6 +17,15 @@ class _Loader(yaml.SafeLoader):
 
     YAML 1.1 reads NO as false, 1:30 as 90, 010 as 8, 2011-10-31 as a date, and 1e-3 as text.
     """
+
+    _nodes = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose one node; refuse to go on if there are more than a text may have, before they are all composed."""
+        self._nodes += 1
+        if self._nodes > 2 * bounds.SETTINGS_VALUES:  # a key is a node too
+            raise yaml.YAMLError(f"it has more than {bounds.SETTINGS_VALUES:,} values: shorten its lists")
+        return super().compose_node(parent, index)
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -70,8 +80,6 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 
 
 _MOST_DIGITS = 20  # of a whole number of 64 bits, with its sign
-_MOST_LEVELS = 50
-_MOST_VALUES = 100_000
 
 
 class Parsed(NamedTuple):
@@ -96,7 +104,8 @@ def parse_yaml(text: str, where: str) -> Parsed:
       where: name of the text in messages.
 
     Raises:
-      ConfigError: the text is not YAML, or an alias refers to a value that contains the alias.
+      ConfigError: the text is not YAML, is beyond a bound of `bounds`, or an alias refers to a value that contains the
+        alias.
     """
     lines: dict[str, int] = {}
     try:
@@ -114,7 +123,9 @@ def parse_yaml(text: str, where: str) -> Parsed:
     except yaml.YAMLError as error:
         raise ConfigError(f"{where}: this is not YAML: {' '.join(str(error).split())}; correct the text.") from error
     except RecursionError as error:
-        raise ConfigError(f"{where}: it is nested too deeply: at most {_MOST_LEVELS} levels; flatten it.") from error
+        raise ConfigError(
+            f"{where}: it is nested too deeply: at most {bounds.SETTINGS_LEVELS} levels; flatten it."
+        ) from error
     except (ValueError, TypeError, AttributeError) as error:  # from PyYAML, if a value does not fit its tag
         raise ConfigError(f"{where}: a value cannot be read: {error}; correct the text.") from error
 
@@ -141,10 +152,10 @@ def _walk(node: Any, path: tuple[str, ...], lines: dict[str, int], above: tuple[
     """Note the line of every key; yield line and message of the duplicate keys of a mapping."""
     if id(node) in above:
         raise yaml.YAMLError(f"`{'.'.join(path)}` is an alias of a value that contains it")
-    if len(above) > _MOST_LEVELS:
+    if len(above) > bounds.SETTINGS_LEVELS:
         raise RecursionError
-    if len(lines) > _MOST_VALUES:  # a few lines of aliases to aliases can expand to billions of values
-        raise yaml.YAMLError(f"it expands to more than {_MOST_VALUES:,} values: use fewer aliases (*name)")
+    if len(lines) > bounds.SETTINGS_VALUES:  # a few lines of aliases to aliases can expand to billions of values
+        raise yaml.YAMLError(f"it expands to more than {bounds.SETTINGS_VALUES:,} values: use fewer aliases (*name)")
     above = (*above, id(node))
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
@@ -153,12 +164,13 @@ def _walk(node: Any, path: tuple[str, ...], lines: dict[str, int], above: tuple[
     if not isinstance(node, yaml.MappingNode):
         return
     first: dict[str, int] = {}
-    for key, value in node.value:
+    for index, (key, value) in enumerate(node.value):
         line, name = key.start_mark.line + 1, str(key.value)
         here = (*path, name)
-        if name in first:  # not walked, since its paths are noted already and would not count as further values
-            if key.tag != "tag:yaml.org,2002:merge":
-                yield line, f"`{'.'.join(here)}` is a duplicate of line {first[name]}: keep one of the two."
+        if key.tag == "tag:yaml.org,2002:merge":  # may occur several times, and each is expanded
+            here = (*path, f"{name} {index}")
+        elif name in first:  # not walked, since its paths are noted already and would not count as further values
+            yield line, f"`{'.'.join(here)}` is a duplicate of line {first[name]}: keep one of the two."
             continue
         first[name] = line
         lines[".".join(here)] = line

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from components.artifact_files import RECORD_SUFFIX
 from embedding_core.errors import DataError
-from embedding_core.storage import is_remote
+from embedding_core.storage import is_remote, read_json
 from pipelines.lineage.graph import Execution, Node, is_fact, plain_value, upstream
 
 Json: TypeAlias = dict[str, Any]
@@ -107,17 +105,8 @@ def _walk(folder: str) -> Iterator[str]:
 
 def _read(path: str) -> Json:
     try:
-        return dict(json.loads(_remote_text(path) if is_remote(path) else Path(path).read_text(encoding="utf-8")))
+        return dict(read_json(path))
     except (OSError, TypeError, ValueError) as error:
         raise DataError(
             f"the record {path!r} cannot be read ({error}); remove it, or run the pipeline again."
         ) from error
-
-
-def _remote_text(path: str) -> str:
-    import tensorflow as tf
-
-    try:
-        return str(tf.io.gfile.GFile(path).read())
-    except tf.errors.OpError as error:
-        raise OSError(error.message) from error

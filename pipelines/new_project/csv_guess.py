@@ -7,7 +7,7 @@ import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from components.example_gen.csv_format import COMMON_DELIMITERS
+from components.example_gen.csv_format import COMMON_DELIMITERS, allow_long_values
 from components.example_gen.opened_files import open_unpacked, reading
 from components.example_gen.sampling import Column
 from embedding_core.errors import DataError
@@ -42,7 +42,8 @@ def guess_csv(path: str) -> tuple[Json, dict[str, str]]:
         values["encoding"], reasons["encoding"] = encoding, "the first bytes are not UTF-8"
     if "\0" in text:
         raise DataError(f"{path} holds a NUL character: it is not a text file, or it is damaged; give a CSV file.")
-    lines = [line for line in text.splitlines()[:_LINES] if len(line) < csv.field_size_limit()]
+    allow_long_values()  # of all that was read
+    lines = text.splitlines()[:_LINES]
     if len(start) == _BYTES and len(lines) > 1:
         lines = lines[:-1]  # may be cut off
     delimiter = _delimiter(lines)

@@ -14,18 +14,16 @@ from components.example_gen.data_files import find_files, without_spans
 from components.example_gen.formats import EXTENSIONS, format_of
 from components.example_gen.parquet_rows import opened_parquet
 from components.example_gen.readers import read_batches
-from components.example_gen.rows import BadRows
+from components.example_gen.rows import BadRows, FirstRows
 from components.example_gen.sampling import Column, sample
 from components.example_gen.settings import Settings
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.schema import Json
-from embedding_core.storage import is_remote
+from embedding_core.storage import bounds, is_remote
 from pipelines.config.data import Data
 from pipelines.config.files import data_location
 from pipelines.config.paths import resolve
 from pipelines.new_project.csv_guess import guess_csv, guess_missing
-
-_ROWS = 10_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,16 +51,16 @@ class DataLook:
     unreadable: dict[str, str]
 
 
-def look_at(path: str, rows: int = _ROWS) -> DataLook:
+def look_at(path: str, rows: int | None = None) -> DataLook:
     """Look at the first rows of a file, a folder or a glob.
 
     Args:
       path: as the key `data.path` has it; a relative one starts at the current folder.
-      rows: approximate number of rows to look at.
+      rows: approximate number of rows to look at; None is `bounds.SAMPLE_ROWS`.
 
     Raises:
       ConfigError: there is no such file, or the format cannot be told from its name.
-      DataError: a file is damaged, or has no rows.
+      DataError: a file is damaged or beyond a bound, has more than `bounds.GUESSED_COLUMNS`, or has no rows.
     """
     files, data_format = _files(path)
     section, reasons = guess_csv(files[0]) if data_format == "csv" else ({}, {})
@@ -72,6 +70,11 @@ def look_at(path: str, rows: int = _ROWS) -> DataLook:
         readable, unreadable = [name for name in readable if name], {**unreadable, "": "it has no name in the header"}
     if not readable:
         raise _nothing_readable(files[0], data_format, csv)
+    if len(readable) > bounds.GUESSED_COLUMNS:
+        raise DataError(
+            f"{files[0]} has {len(readable):,} columns, and {bounds.GUESSED_COLUMNS:,} is the most of which features "
+            "are made: write a configuration that names those that you need, or a file that has only these."
+        )
     settings = Settings(columns=dict.fromkeys(readable, "token"), csv=csv)
     read = sample(files, data_format, settings, rows)
     missing, where = guess_missing(read.columns) if data_format == "csv" else ([], "")
@@ -132,14 +135,15 @@ def _columns(files: Sequence[str], data_format: str, csv: CsvFormat) -> tuple[li
         readable = [name for name in file.schema_arrow.names if name not in unreadable]
     if not readable:
         return [], unreadable
-    names = sample(files, data_format, Settings(columns={readable[0]: "token"}), 1).names
+    names = {*sample(files, data_format, Settings(columns={readable[0]: "token"}), 1).names}
     return [name for name in readable if name in names], unreadable
 
 
 def _nothing_readable(path: str, data_format: str, csv: CsvFormat) -> DataError:
     """Return the error of a file without rows, or without any that can be read."""
     bad = BadRows()
-    next(iter(read_batches(path, data_format, Settings(columns={}, passthrough=True, csv=csv), bad)), None)
+    first = FirstRows(bounds.SAMPLE_ROWS)
+    next(iter(read_batches(path, data_format, Settings(columns={}, passthrough=True, csv=csv), bad, first)), None)
     if bad.first:
         return DataError(f"{path}: no row can be read. The first:\n  {bad.first[0]}")
     return DataError(f"{path} has no rows, or no column that can be read: give a file with rows.")

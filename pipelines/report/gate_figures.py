@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 from ml_metadata import MetadataStore
 
 from components.quality_gate.executor import QUALITY_FILE
 from components.shadow.executor import SHADOW_FILE
 from embedding_core.health import HEALTH_FILE
+from embedding_core.storage import read_json
 from pipelines.lineage.graph import outputs_of, read_node
 from pipelines.report.node_run import NodeRun
 from pipelines.report.run_report import Figures
@@ -21,13 +20,8 @@ _FILES = {"QualityGate": QUALITY_FILE, "Shadow": SHADOW_FILE, "TableHealth": HEA
 
 def figures_of_gate(store: MetadataStore, runs: Sequence[NodeRun], gate: str) -> Figures:
     """Return what a gate wrote beside its blessing in this run."""
-    figures: Figures = read_json(output_of(store, runs, gate, "ModelBlessing"), _FILES[gate])
+    figures: Figures = read_json(os.path.join(output_of(store, runs, gate, "ModelBlessing"), _FILES[gate]))
     return figures
-
-
-def read_json(uri: str, name: str) -> Any:
-    """Return the JSON value of a file of an artifact."""
-    return json.loads(Path(uri, name).read_bytes())
 
 
 def output_of(store: MetadataStore, runs: Sequence[NodeRun], name: str, type_name: str) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import datetime
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +19,7 @@ from embedding_core.checkpoint.dense import DENSE, read_dense
 from embedding_core.checkpoint.remap import REPORT as REMAP_REPORT
 from embedding_core.config import EmbeddingConfig
 from embedding_core.display import shown_token
+from embedding_core.storage import read_json
 from embedding_core.training.finished_run import RunDescription
 from embedding_core.training_config import Training
 from embedding_core.vocabulary import Vocabulary, load_vocabularies
@@ -35,7 +34,7 @@ from pipelines.report.evaluation_results import (
     sliced_metrics,
 )
 from pipelines.report.example_request import request_text
-from pipelines.report.gate_figures import figures_of_gate, output_of, read_json, recall_curves, retrieval_note
+from pipelines.report.gate_figures import figures_of_gate, output_of, recall_curves, retrieval_note
 from pipelines.report.node_run import NodeRun
 from pipelines.report.run_report import HIGHER_IS_BETTER, METRICS, Figures, Report
 
@@ -80,7 +79,7 @@ def collect_report(
             counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
         )
         compared = _compared(config, scores, rows)
-    history = read_json(by_type["ModelRun"].uri, "history.json")
+    history = read_json(os.path.join(by_type["ModelRun"].uri, "history.json"))
     evaluation = output_of(store, runs, "Evaluator", "ModelEvaluation")
     quality = figures_of_gate(store, runs, "QualityGate")
     gates = {run.node for run in runs}
@@ -142,7 +141,7 @@ def known_quality(reports: str | None, runs: Sequence[NodeRun], version: str) ->
     if reports is None or not version or any(run.state != "cached" for run in runs):
         return None
     try:
-        known = json.loads(Path(reports, version, "report.json").read_bytes())
+        known = read_json(os.path.join(reports, version, "report.json"))
         note = known["quality_note"].replace(_MADE_IN_THIS_RUN, f"made in the run of version {version}")
         return {
             "metric_names": known["metric_names"],
@@ -150,7 +149,7 @@ def known_quality(reports: str | None, runs: Sequence[NodeRun], version: str) ->
             "eval_rows": known["eval_rows"],
             "quality_note": note,
         }
-    except (OSError, ValueError, KeyError):  # deleted, or of a release that wrote other figures
+    except (OSError, ValueError, KeyError, TypeError):  # deleted, or of a release that wrote other figures
         return None
 
 
@@ -309,7 +308,7 @@ def _parity(node: Node) -> list[Figures]:
 
 
 def _tables(node: Node, config: EmbeddingConfig) -> list[Figures]:
-    plan = read_json(node.uri, "plan.json")["tables"]
+    plan = read_json(os.path.join(node.uri, "plan.json"))["tables"]
     return [
         {
             "name": table.name,
@@ -326,7 +325,7 @@ def _warm_start(lineage: Mapping[int, Node], history: Figures) -> Figures | None
     for node in lineage.values():
         if node.type == "components.EmbeddingCheckpoint" and "remap" in node.facts:
             dense = history["facts"].get("warm_start")
-            return {"step": node.facts["step"], "dense": dense, **read_json(node.uri, REMAP_REPORT)}
+            return {"step": node.facts["step"], "dense": dense, **read_json(os.path.join(node.uri, REMAP_REPORT))}
     return None
 
 

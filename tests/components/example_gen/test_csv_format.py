@@ -15,6 +15,7 @@ from components.example_gen.opened_files import reading
 from components.example_gen.rows import BadRows
 from components.example_gen.settings import Settings
 from embedding_core.errors import ConfigError, DataError
+from embedding_core.storage import bounds
 
 
 def zst(data):
@@ -174,3 +175,45 @@ def test_rows_are_read_without_tensorflow_or_tfx(write):
     root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[0] []"
+
+
+def test_value_beyond_the_limit_of_the_csv_module_is_read(read):
+    found, bad = read(f"id,x\n{'a' * 200_000},1\n")
+    assert (len(found["id"][0]), found["x"], bad) == (200_000, ["1"], [])
+
+
+def test_quote_that_is_not_closed_loses_rows_up_to_the_bound(read):
+    found, bad = read('id,x\n"1,a\n' + "2,b\n" * 300_000)
+    assert len(found["x"]) == 300_001 - bounds.CELL_CHARACTERS // 4 - 1
+    assert "data.csv:2: malformed CSV: a value has more than 1,048,576 characters" in bad[0]
+
+
+LINE, QUOTED = f"{'a' * 60_000},1\n", f'"{"a" * 90}\n{"a" * 90}",' * 300 + "1\n"
+
+
+@pytest.mark.parametrize("row", [LINE, QUOTED], ids=["line", "lines"])
+def test_row_beyond_the_bound_is_named_by_its_first_line(read, monkeypatch, row):
+    monkeypatch.setattr(bounds, "ROW_BYTES", 20_000)
+    with pytest.raises(DataError, match=r"data\.csv:4: the row that begins here has more than 20,000 bytes"):
+        read(f"id,x\n1,a\n2,b\n{row}3,c\n")
+    assert values(read, "id,x\n" + "1,a\n" * 20_000)["x"] == ["a"] * 20_000
+
+
+def test_header_beyond_the_bound_is_an_error(read, monkeypatch):
+    monkeypatch.setattr(bounds, "ROW_BYTES", 20_000)
+    with pytest.raises(DataError, match="csv:1: the row that begins here has more than 20,000 bytes"):
+        read(f"id,x,{'c' * 60_000}\n1,a,b\n")
+
+
+def test_more_columns_than_the_bound_are_an_error(read):
+    names = ",".join(["id", "x", *(f"c{number}" for number in range(bounds.COLUMNS - 1))])
+    with pytest.raises(DataError, match="has 16,385 columns, and 16,384 is the most"):
+        read(f"{names}\n")
+
+
+def test_long_rows_make_shorter_batches(write, monkeypatch):
+    monkeypatch.setattr(bounds, "BATCH_BYTES", 20_000)
+    path = str(write("id,x\n" + f"{'a' * 998},1\n" * 100, "data.csv"))
+    batches = list(csv_batches(path, Settings(columns={"x": "token"}), BadRows()))
+    assert sum(map(len, batches)) == 100
+    assert 3 < len(batches) < 8

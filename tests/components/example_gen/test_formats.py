@@ -3,6 +3,7 @@ import decimal
 import gzip
 import os
 import pickle
+import struct
 import zlib
 
 import numpy as np
@@ -10,7 +11,13 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from components.checked_records import _checksum
+from components.example_gen.parquet_rows import parquet_batches
+from components.example_gen.rows import BadRows
+from components.example_gen.settings import Settings
+from components.example_gen.tfrecord_rows import tfrecord_batches
 from embedding_core.errors import DataError
+from embedding_core.storage import bounds
 
 pytestmark = pytest.mark.tfx
 
@@ -227,3 +234,33 @@ def test_gzip_cut_off_between_records_is_named(ingest, write_records):
     path.write_bytes(whole.compress(path.read_bytes()) + whole.flush(zlib.Z_SYNC_FLUSH))
     with pytest.raises(DataError, match=r"data.tfrecord is truncated or damaged"):
         ingest(data_format="tfrecord", columns={"side": "token"}, split=SIDES)
+
+
+def test_record_beyond_the_bound_is_named(ingest, write_records):
+    path = write_records([{"side": [b"train"]}], "data.tfrecord")
+    content, length = path.read_bytes(), struct.pack("<Q", 2**40)
+    path.write_bytes(content + length + _checksum(length) + b"rest")
+    with pytest.raises(DataError, match=r"record 2: it has 1,099,511,627,776 bytes, and 67,108,864 is the most"):
+        ingest(data_format="tfrecord", columns={"side": "token"}, split=SIDES)
+
+
+def test_large_records_make_shorter_batches(write_records, monkeypatch):
+    monkeypatch.setattr(bounds, "BATCH_BYTES", 1_000)
+    path = str(write_records([{"side": [b"x" * 300]}] * 20))
+    batches = list(tfrecord_batches(path, Settings(columns={"side": "token"}), BadRows()))
+    assert [len(batch) for batch in batches] == [4] * 5
+
+
+def test_more_parquet_columns_than_the_bound_are_an_error(ingest, write_parquet, monkeypatch):
+    write_parquet(a=["x"], b=["y"], side=["train"])
+    monkeypatch.setattr(bounds, "COLUMNS", 2)
+    with pytest.raises(DataError, match=r"data.parquet has 3 columns, and 2 is the most"):
+        ingest(data_format="parquet", columns={"a": "token"}, split=SIDES)
+
+
+def test_long_parquet_rows_make_shorter_batches(write_parquet, tmp_path, monkeypatch):
+    write_parquet(a=[f"{row:0300}" for row in range(100)])
+    monkeypatch.setattr(bounds, "BATCH_BYTES", 10_000)
+    batches = list(parquet_batches(str(tmp_path / "data.parquet"), Settings(columns={"a": "token"}), BadRows()))
+    assert sum(map(len, batches)) == 100
+    assert 3 <= len(batches) <= 5

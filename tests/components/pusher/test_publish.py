@@ -403,3 +403,13 @@ def test_damaged_version_is_set_aside_under_a_name_that_no_server_takes(model, b
     assert served_versions(base) == [8]
     assert set_version_aside(base, 7) is None
     assert (base / ".damaged-7" / "saved_model.pb").exists()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["assets/v.txt", "assets/more", "saved_model.pb", MANIFEST])
+def test_verify_version_does_not_wait_for_a_pipe(model, base, name):
+    path = base.__class__(publish(model, base, check=passes).path)
+    (path / name).unlink(missing_ok=True)
+    os.mkfifo(path / name)
+    with pytest.raises(CheckpointError, match=f"not a regular file: '.*{name}'"):
+        verify_version(path)

@@ -99,3 +99,10 @@ def test_file_of_another_kind_is_an_error(tmp_path):
     (tmp_path / "log").write_text("user,item\n1,2\n" * 10)
     with pytest.raises(DataError, match="is not a TFRecord file, or is damaged at record 1"):
         list(read_requests(str(tmp_path / "log")))
+
+
+def test_input_that_says_it_is_huge_is_named(tmp_path):
+    log = prediction_log_pb2.PredictionLog.FromString(predict_log(word=[b"a"]))
+    log.predict_log.request.inputs["word"].tensor_shape.dim[0].size = 2**40
+    with pytest.raises(DataError, match="record 1: input 'word' says that it has 1,099,511,627,776 values"):
+        list(read_requests(write_log(tmp_path / "log", [log.SerializeToString()])))

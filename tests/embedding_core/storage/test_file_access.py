@@ -1,10 +1,12 @@
 """Local files and files at an address such as ram:// behave the same."""
 
+import os
 import uuid
 
 import pytest
 
 from embedding_core.storage import (
+    bounds,
     exists,
     file_digest,
     file_names_below,
@@ -13,6 +15,8 @@ from embedding_core.storage import (
     move,
     names_in,
     open_file,
+    read_bounded,
+    read_json,
     remove_tree,
     whole_file,
 )
@@ -68,3 +72,39 @@ def test_interrupted_whole_file_leaves_nothing(folder):
     with pytest.raises(ValueError, match="interrupted"):
         interrupted_write(f"{folder}/rows")
     assert names_in(folder) == []
+
+
+@pytest.fixture
+def pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path / "pipe"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("read", [file_digest, read_bounded, read_json])
+def test_pipe_is_refused_and_not_waited_for(pipe, read):
+    with pytest.raises(OSError, match="it is a named pipe, a socket or a device, not a regular file"):
+        read(pipe)
+
+
+@pytest.mark.timeout(60)
+def test_link_to_a_device_is_refused(tmp_path):
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    with pytest.raises(OSError, match="not a regular file"):
+        file_digest(tmp_path / "endless")
+
+
+def test_file_is_read_up_to_a_bound(folder):
+    make_folders(folder)
+    write(f"{folder}/a", "12345")
+    assert read_bounded(f"{folder}/a", 5) == b"12345"
+    with pytest.raises(ValueError, match="more than 4 bytes"):
+        read_bounded(f"{folder}/a", 4)
+
+
+@pytest.mark.parametrize(("text", "words"), [("[" * 100_000, "nested too deep"), ("[1] " * 9, "more than 20 bytes")])
+def test_json_beyond_a_bound_is_a_value_error(tmp_path, monkeypatch, text, words):
+    monkeypatch.setattr(bounds, "JSON_BYTES", 20 if "bytes" in words else bounds.JSON_BYTES)
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(ValueError, match=words):
+        read_json(tmp_path / "a.json")

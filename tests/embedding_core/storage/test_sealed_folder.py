@@ -1,9 +1,11 @@
 """A sealed folder is read as it was written, or not at all."""
 
+import os
+
 import pytest
 
 from embedding_core.errors import CheckpointError
-from embedding_core.storage import SealedFolder, file_digest
+from embedding_core.storage import SealedFolder, bounds, file_digest
 
 KIND = SealedFolder(constants={"format": "rows", "version": 1})
 
@@ -60,3 +62,18 @@ def test_spelling_of_the_manifest_is_that_of_its_kind(tmp_path):
     assert kind.verify(tmp_path, kind.digests)["files"]["rows"]["bytes"] == 1
     assert kind.exists(tmp_path)
     assert not KIND.exists(tmp_path)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["inner/rows", "manifest.json", "other"])
+def test_pipe_is_an_error_and_not_waited_for(folder, name):
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    with pytest.raises(CheckpointError, match=f"cannot be read .*not a regular file: '.*{name}'"):
+        KIND.verify(folder, KIND.digests)
+
+
+def test_manifest_beyond_the_bound_is_damaged(folder, monkeypatch):
+    monkeypatch.setattr(bounds, "JSON_BYTES", 50)
+    with pytest.raises(CheckpointError, match=r"manifest.json' is damaged \(it has more than 50 bytes"):
+        KIND.read(folder)

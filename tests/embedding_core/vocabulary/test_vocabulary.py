@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 
@@ -185,3 +186,20 @@ def test_set_that_is_damaged_is_an_error(saved):
 def test_folder_of_an_earlier_release_has_no_set(saved):
     (saved / "vocabularies.set").unlink()
     assert list(load_vocabularies(saved)) == ["item", "user"]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("suffix", [".txt", ".counts.npy", ".json"])
+def test_pipe_in_the_place_of_a_file_is_refused(tmp_path, suffix):
+    save_vocabulary(vocabulary({b"a": 5, b"b": 3}), tmp_path)
+    (tmp_path / f"user{suffix}").unlink()
+    os.mkfifo(tmp_path / f"user{suffix}")
+    with pytest.raises(OSError, match="not a regular file"):
+        load_vocabulary(tmp_path, "user")
+
+
+def test_file_of_counts_is_read_as_far_as_the_tokens_need(tmp_path):
+    save_vocabulary(vocabulary({b"a": 5, b"b": 3}), tmp_path)
+    os.truncate(tmp_path / "user.counts.npy", 2**40)  # sparse
+    with pytest.raises(VocabularyError, match="counts_digest"):
+        load_vocabulary(tmp_path, "user")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from pyarrow import parquet
 
 from components.example_gen.encoding import examples
 from embedding_core.errors import DataError
+from embedding_core.storage import bounds
 from pipelines.checks.data_check import check_data
 from pipelines.checks.early_checks import check_data_settings
 from pipelines.config import load_config
@@ -222,3 +224,27 @@ def test_problem_is_exit_code_1_and_a_line_for_each(tmp_path):
     done = subprocess.run(given, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 1
     assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "error"]
+
+
+BAD = "item,shop,tags,price,same,bought\n" + "i1,2\n" * 12_000
+
+
+def test_no_more_bad_rows_are_read_than_of_a_sample(checked):
+    found = checked(csv=BAD)
+    assert "10001 of 10001 rows cannot be used" in found.problems[0]
+    found = checked("data.allowed_bad_rate=0.5", csv=BAD)
+    assert "none of the first 10,001 rows can be used, and of a file only the first 10,000" in found.problems[0]
+    assert "rows.csv:2: 2 fields, the header has 6" in found.problems[0]
+
+
+def test_bad_rows_beyond_the_rate_in_a_sample_are_a_warning(checked):
+    found = checked("data.allowed_bad_rate=0.1", csv=CSV.replace("\ni", "\nbad\ni"), rows=50)
+    assert found.problems == ()
+    assert "51 of the 101 rows that were read cannot be used, more than `allowed_bad_rate` 0.1" in found.warnings[-1]
+
+
+def test_sample_ends_after_its_bytes(checked, monkeypatch):
+    monkeypatch.setattr(bounds, "SAMPLE_BYTES", 20_000)
+    found = checked(csv=CSV.replace(",x,", f",{'x' * 990},"))
+    assert re.match(r"the first [12]\d rows of ", found.lines[0])
+    assert found.problems == ()

@@ -402,3 +402,16 @@ def test_key_that_yaml_reads_as_true_is_shown_as_a_key(load):
 def test_number_that_may_change_later_is_refused(section, field):
     with pytest.raises(ConfigError, match=f"`{field}` of .* it must be a"):
         section(**{field: np.array(0.1)}, **({"column": "c"} if section is Label else {}))
+
+
+def test_file_beyond_the_bound_is_not_read(tmp_path, minimal):
+    (tmp_path / "a.yaml").write_text(minimal + "#" * 2**20)
+    with pytest.raises(ConfigError, match=r"a\.yaml: it has more than 1,048,576 bytes"):
+        load_config(tmp_path / "a.yaml")
+
+
+@pytest.mark.timeout(60)
+def test_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "a.yaml")
+    with pytest.raises(ConfigError, match="not a regular file"):
+        load_config(tmp_path / "a.yaml")

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from embedding_core.errors import ConfigError
+from embedding_core.storage import bounds
 from pipelines.config.yaml_text import parse_value, parse_yaml, yaml_of
 
 pytestmark = pytest.mark.light
@@ -100,10 +101,16 @@ ALIASES_OF_ALIASES = "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
 )
 
 
+MERGES_OF_MERGES = "n0: &n0 {x: 1}\n" + "".join(
+    f"{name}: &{name} {{{', '.join([f'<<: *{before}'] * 10)}}}\n" for before, name in itertools.pairwise(NAMES[:7])
+)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         (ALIASES_OF_ALIASES, "more than 100,000 values: use fewer aliases"),
+        (MERGES_OF_MERGES, "more than 100,000 values: use fewer aliases"),
         ("[" * 3000, "nested too deeply: at most 50 levels"),
         ("a: " + "{b: " * 100 + "1" + "}" * 100, "nested too deeply: at most 50 levels"),
     ],
@@ -111,6 +118,13 @@ ALIASES_OF_ALIASES = "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
 def test_text_that_explodes_is_one_error(text, words):
     with pytest.raises(ConfigError, match=words):
         parse_yaml(text, "f.yaml")
+
+
+def test_list_beyond_the_bound_is_not_read_to_its_end(monkeypatch):
+    monkeypatch.setattr(bounds, "SETTINGS_VALUES", 100)
+    assert len(parse_yaml("[a" + ", a" * 98 + "]", "f.yaml").values) == 99
+    with pytest.raises(ConfigError, match=r"f\.yaml: .*more than 100 values: shorten its lists"):
+        parse_yaml("[a" + ", a" * 200 + ", not: [yaml", "f.yaml")
 
 
 def test_nesting_that_a_person_writes_is_read():

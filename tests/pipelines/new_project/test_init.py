@@ -9,6 +9,7 @@ from odd_rows import NAMES, ROWS, write_odd_csv
 from pyarrow import parquet
 
 from embedding_core.errors import ConfigError, DataError
+from embedding_core.storage import bounds
 from pipelines.config import load_config
 from pipelines.new_project.write_project import CONFIG, template_folder, write_project
 
@@ -215,3 +216,10 @@ def test_every_file_of_the_template_is_written_with_the_projects_name(tmp_path):
     assert set(written) == {path.name for path in template_folder().iterdir() if path.is_file()}
     assert not [name for name, text in written.items() if "{{PIPELINE_NAME}}" in text]
     assert load_config(tmp_path / "my-shop" / CONFIG).name == "my_shop"
+
+
+def test_more_columns_than_features_can_be_made_of(tmp_path, monkeypatch):
+    monkeypatch.setattr(bounds, "GUESSED_COLUMNS", 3)
+    (tmp_path / "a.csv").write_text("a,b,c,label\n1,2,3,0\n")
+    with pytest.raises(DataError, match=r"a\.csv has 4 columns, and 3 is the most of which features are made"):
+        write_project(tmp_path / "mine", str(tmp_path / "a.csv"), None)
