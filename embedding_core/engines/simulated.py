@@ -154,20 +154,20 @@ class SimulatedEngine(QueuedEngine):
         return cores
 
     def _set_output_shapes(self, input_shapes: Nested, batch: int | None) -> None:
-        features = self.model.features
+        features, known = self.model.features, self.output_shapes
         given = batch if input_shapes is None else input_shapes
-        if isinstance(given, int):
-            self._merge_shapes(shapes.shapes_of_batch(given, features))
-        elif given is not None:
-            structure = self.model.structure
-            if not shapes.is_flat_list(structure, given):
-                given = flat_like("per_replica_input_shapes", structure, given)
-            self._merge_shapes(shapes.output_shapes(given, features))
-        shapes.check_defined(self.output_shapes, features)
-
-    def _merge_shapes(self, incoming: shapes.Shapes) -> None:
-        shapes.check_shapes(self.output_shapes, incoming, self.model.features)
-        self.output_shapes = shapes.merged_shapes(self.output_shapes, incoming)
+        if given is not None:
+            if isinstance(given, int):
+                incoming = shapes.shapes_of_batch(given, features)
+            else:
+                structure = self.model.structure
+                if not shapes.is_flat_list(structure, given):
+                    given = flat_like("per_replica_input_shapes", structure, given)
+                incoming = shapes.output_shapes(given, features)
+            shapes.check_shapes(known, incoming, features)
+            known = shapes.merged_shapes(known, incoming)
+        shapes.check_defined(known, features)
+        self.output_shapes = known  # those of refused inputs are forgotten
 
     def _rows(self, table: TableSpec) -> list[int]:
         return output_rows(self.model, table.name, self.output_shapes)

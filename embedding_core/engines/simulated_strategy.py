@@ -37,6 +37,7 @@ class SimulatedTPUStrategy(tf.distribute.MirroredStrategy):
         self.embedding_feature = embedding_feature
         self.sparse_cores = sparse_cores
         self.embedding_engine: Any = None
+        self._trace_failed = False  # then it may be another trace that creates the variables of a function
 
     @property
     def slice(self) -> Slice:
@@ -52,12 +53,18 @@ class SimulatedTPUStrategy(tf.distribute.MirroredStrategy):
           kwargs: its keyword arguments.
           options: tf.distribute.RunOptions or None.
         """
+        created: list[str] = []
         try:
-            return tf.distribute.MirroredStrategy.run(self, fn, args, kwargs, options)
+            with tf.variable_creator_scope(_at_once(created)):
+                results = tf.distribute.MirroredStrategy.run(self, fn, args, kwargs, options)
         except BaseException:
+            self._trace_failed |= not tf.executing_eagerly()
             if self.embedding_engine is not None:
                 self.embedding_engine.step_failed()
             raise
+        if created and not tf.executing_eagerly() and not self._trace_failed:
+            tf.Variable(0, trainable=False)  # by it, TensorFlow knows to refuse variables that a later trace creates
+        return results
 
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[Any], Any], options: Any = None
@@ -80,6 +87,26 @@ class SimulatedTPUStrategy(tf.distribute.MirroredStrategy):
             return tf.data.Dataset.choose_from_datasets([dataset_fn(context) for context in contexts], choice)
 
         return super().distribute_datasets_from_function(one_dataset, options)
+
+
+def _at_once(created: list[str]) -> Callable[..., tf.Variable]:
+    """Return a creator of variables that initializes them at once, and not with the tf.function that creates them.
+
+    If the first trace of a tf.function fails after it created variables of its own, the tf.function returns None from
+    then on and traces nothing: Keras' `fit` says "Empty logs" in place of the error, and the variables are never
+    initialized. Without such variables, the next call is traced again.
+
+    Args:
+      created: gets the names of the variables.
+    """
+
+    def create(next_creator: Callable[..., tf.Variable], **given: Any) -> tf.Variable:
+        if not tf.is_symbolic_tensor(given.get("initial_value")):
+            given["experimental_enable_variable_lifting"] = False
+            created.append(str(given.get("name")))
+        return next_creator(**given)
+
+    return create
 
 
 def simulated_tpu(

@@ -69,6 +69,33 @@ def test_functional_model_fits_evaluates_and_predicts():
     np.testing.assert_allclose(rows(layer), [1, 0.25, 0.25, 1])
 
 
+def test_fit_after_a_refused_one_says_the_cause_or_trains():
+    strategy, _, layer = on_two_cores()
+    with strategy.scope():
+        model = Subclassed(layer)
+        model.compile("adam", "mse")
+    data = tf.data.Dataset.from_tensor_slices(({"f": tf.constant([1, 1, 2, 2], tf.int64)}, tf.zeros([4, 1])))
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"f has output shape set as .* batch the data with drop_remainder=True"):
+            model.fit(data.batch(4), verbose=0)
+    assert model.fit(data.batch(4, drop_remainder=True), verbose=0).history["loss"] == [1.0]
+    assert rows(layer).tolist() == [1, 0.5, 0.5, 1]
+
+
+def test_variables_of_a_later_trace_are_refused():
+    strategy, made = simulated_tpu(hosts=1, cores_per_host=2), {}
+
+    def step(ids):
+        key = ids.shape[0], str(tf.distribute.get_replica_context().devices)
+        if key not in made:
+            made[key] = tf.Variable(1.0)
+
+    train = tf.function(lambda ids: strategy.run(step, args=(ids,)))
+    train(ids_of(strategy, [1, 1], [1, 2]))
+    with pytest.raises(ValueError, match="only supports singleton tf"):
+        train(ids_of(strategy, [1, 1, 1], [1, 2, 3]))
+
+
 class Subclassed(tf_keras.Model):
     def __init__(self, layer):
         super().__init__()
