@@ -210,13 +210,15 @@ def size_of(path: str) -> int:
     Raises:
       DataError: it cannot be read.
     """
-    return size_and_time(path)[0]
+    return file_state(path)[0]
 
 
-def size_and_time(path: str) -> tuple[int, int]:
-    """Return the bytes of a file and its modification time in nanoseconds, 0 if its storage has none.
+def file_state(path: str) -> tuple[int, ...]:
+    """Return the bytes of a file and its times of change in nanoseconds, which differ after it was written.
 
-    TFX's `stat`, which rounds the time to seconds, is for remote files only.
+    A local file has the times of its content and of its inode. Programs set the first one (`cp --preserve`,
+    `touch --reference`), and then two contents can have the same; the second one is the kernel's. A remote file has
+    one time, 0 if its storage has none. TFX's `stat`, which rounds times to seconds, is for remote files only.
 
     Raises:
       DataError: it cannot be read.
@@ -224,7 +226,7 @@ def size_and_time(path: str) -> tuple[int, int]:
     with reading(path):
         if not is_remote(path):
             local = os.stat(path)
-            return local.st_size, local.st_mtime_ns
+            return local.st_size, local.st_mtime_ns, local.st_ctime_ns
         from tfx.dsl.io import fileio
 
         remote = fileio.stat(path)

@@ -12,7 +12,7 @@ from tfx.types import standard_component_specs
 
 from components import spec_keys as keys
 from components.compat import FINGERPRINT_PROPERTY_NAME, FileBasedDriver
-from components.example_gen.data_files import check_gaps, escaped, find_files, size_and_time
+from components.example_gen.data_files import check_gaps, escaped, file_state, find_files
 from components.example_gen.executor import settings_of
 from embedding_core.errors import DataError
 from embedding_core.schema import Json
@@ -22,7 +22,8 @@ class Driver(FileBasedDriver):
     """TFX's driver, with an error if no file matches, and a finer fingerprint of the files.
 
     TFX's fingerprint covers the number of files, their total size and their modification times in seconds. It misses a
-    file that was renamed, or replaced by one of the same size within a second. KFP runs TFX's driver, not this one.
+    file that was renamed, or replaced by one of the same size within a second or with its time set back. KFP runs TFX's
+    driver, not this one.
     """
 
     def resolve_exec_properties(self, exec_properties: Json, *args: Any, **kwargs: Any) -> Json:
@@ -47,7 +48,7 @@ class Driver(FileBasedDriver):
         data = find_files(input_base, pattern, exec_properties[keys.DATA_FORMAT], spans)
         check_gaps(data.gaps, spans, input_base)
         for path in data.files:
-            size, changed = size_and_time(path)
-            digest.update(f"{posixpath.relpath(path, input_base)}\0{size}\0{changed}\n".encode())
+            state = "\0".join(map(str, file_state(path)))
+            digest.update(f"{posixpath.relpath(path, input_base)}\0{state}\n".encode())
         resolved[FINGERPRINT_PROPERTY_NAME] += f",files:{digest.hexdigest()[:16]}"
         return resolved

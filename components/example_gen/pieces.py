@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from components.example_gen.data_files import size_of, span_numbers
+from components.example_gen.data_files import file_state, span_numbers
 from components.example_gen.settings import Settings
 from embedding_core.schema import Json
 
@@ -26,12 +26,15 @@ class Piece:
       source: the pattern of the files with its placeholders, or the path of the one file.
       files: their paths.
       size: bytes of all of them.
+      state: digest of their sizes and times of change: if it is the same, so are the contents. Empty if the storage of
+        the files has no times.
     """
 
     span: Span | None
     source: str
     files: tuple[str, ...]
     size: int
+    state: str
 
     def sha256(self, digest_of: Callable[[str], str]) -> str:
         """Compute one digest over the contents of the files; names and order do not count.
@@ -52,12 +55,20 @@ def find_pieces(files: Sequence[str], input_base: str, settings: Settings) -> li
       settings: settings of ExampleGen.
     """
     if settings.spans is None:
-        return [Piece(None, path, (path,), size_of(path)) for path in files]
+        return [_piece(None, path, (path,)) for path in files]
     source = posixpath.join(input_base, settings.spans.pattern)
     dated = sorted(span_numbers(files, input_base, settings.spans))
     grouped = itertools.groupby(dated, key=lambda one: one[0])
     by_name = [(settings.spans.name_of(span), tuple(path for _, path in members)) for span, members in grouped]
-    return [Piece(span, source, paths, sum(map(size_of, paths))) for span, paths in by_name]
+    return [_piece(span, source, paths) for span, paths in by_name]
+
+
+def _piece(span: Span | None, source: str, paths: tuple[str, ...]) -> Piece:
+    states = sorted(map(file_state, paths))
+    state = ""
+    if all(all(times) for _, *times in states):
+        state = hashlib.sha256(json.dumps(states).encode()).hexdigest()
+    return Piece(span, source, paths, sum(size for size, *_ in states), state)
 
 
 def pieces_fact(pieces: Iterable[Piece], settings_json: str, digests: Mapping[str, str]) -> Json:
@@ -75,6 +86,7 @@ def pieces_fact(pieces: Iterable[Piece], settings_json: str, digests: Mapping[st
             "files": len(piece.files),
             "size": piece.size,
             "sha256": piece.sha256(digests.__getitem__),
+            "state": piece.state,
         }
         for piece in pieces
     ]

@@ -31,8 +31,12 @@ def log_files(path: str) -> list[str]:
 
 
 def log_sizes(path: str) -> list[Json]:
-    """Return `path`, `size` and time of change `changed` of each file of a log; None for those of an address."""
+    """Return `path`, `size` and times of change `changed` of each file of a log; None for those of an address.
+
+    The times are those of its content and of its inode: programs set only the first one back.
+    """
     if is_remote(path):
         return [{"path": path, "size": None, "changed": None}]
     stats = {file: os.stat(file) for file in log_files(path)}
-    return [{"path": file, "size": stat.st_size, "changed": stat.st_mtime_ns} for file, stat in stats.items()]
+    times = {file: [stat.st_mtime_ns, stat.st_ctime_ns] for file, stat in stats.items()}
+    return [{"path": file, "size": stat.st_size, "changed": times[file]} for file, stat in stats.items()]

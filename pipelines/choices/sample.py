@@ -17,7 +17,7 @@ import pyarrow_hotfix  # noqa: F401  # without it, pyarrow 10 runs code that a P
 from pyarrow import parquet
 
 from components.example_gen.csv_format import CsvFormat
-from components.example_gen.data_files import find_files, size_and_time, without_spans
+from components.example_gen.data_files import file_state, find_files, without_spans
 from components.example_gen.event_columns import without_lists
 from components.example_gen.event_tables import joined
 from components.example_gen.readers import read_batches
@@ -81,11 +81,11 @@ def sample_rows(
     base, pattern = component_inputs.input_location(config)
     data_format = component_inputs.data_format(config)
     files = find_files(base, without_spans(pattern), data_format, settings.spans).files
-    stats = [size_and_time(one) for one in files]
+    stats = [file_state(one) for one in files]
     digest = json_digest({"files": list(files), "stats": stats, "settings": settings.to_mapping(), "rows": rows})
     path = os.path.join(folder, f"{digest[:16]}.{'csv' if data_format == 'csv' else 'parquet'}")
     counted = os.path.join(folder, f"{digest[:16]}.json")
-    if all(changed for _, changed in stats):
+    if all(all(times) for _, *times in stats):
         found = _kept_counts(path, counted, say)
     else:
         say("the storage of the data does not say when files changed: previous rows and short runs are not used again")

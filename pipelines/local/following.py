@@ -76,7 +76,7 @@ def follow(config: PipelineConfig, *, until_idle: bool = False, runs: int | None
             waits_since = _wait_for_lock(config, error, waits_since)
             continue
         except TooFewRowsError as error:
-            if not trained.files:  # the configuration may be wrong: no run has read its data yet
+            if not trained.spans:  # the configuration may be wrong: no run has read its data yet
                 raise
             echo(f"warning: no run until the next span arrives: {error}", err=True)
             refused = chosen
@@ -120,7 +120,7 @@ def _remove_old_runs(config: PipelineConfig, trained: Trained) -> None:
     with run_lock(config), compat.metadata.Metadata(target.metadata) as handle:
         remove_old_runs(handle.store, config.name, target.root, keep, trained.model_run)
         newest = max(served_versions(config.push_destination), default=None)
-        remove_old_reports(os.path.join(config.work_dir, REPORTS), keep, newest)
+        remove_old_reports(handle.store, os.path.join(config.work_dir, REPORTS), keep, newest)
 
 
 def _name_left_out(arrived: Arrived, noted: Arrived) -> Arrived:
@@ -138,7 +138,7 @@ def _name_left_out(arrived: Arrived, noted: Arrived) -> Arrived:
     if changed:
         echo(
             f"warning: the files of {len(changed)} spans changed after they were trained on ({changed[0]} to "
-            f"{changed[-1]}): what was added is not trained on. Give rows that come later a span of their own.",
+            f"{changed[-1]}): what they hold now is not trained on. Give rows that come later a span of their own.",
             err=True,
         )
     copied = {one: source for one, source in arrived.copied.items() if one not in noted.copied}

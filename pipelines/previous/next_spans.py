@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 from collections.abc import Mapping
 
-from components.example_gen.data_files import size_and_time
 from components.example_gen.pieces import Piece, Span
 from embedding_core.errors import ConfigError, DataError
-from embedding_core.storage import file_digest
 from pipelines.config import PipelineConfig
 from pipelines.config.bases import PUSHED
 from pipelines.previous.finished_trainings import finished_trainings, trainings_behind
 from pipelines.previous.references import BASE, START, references
-from pipelines.previous.repeated_data import data_of_run, trained_data
+from pipelines.previous.repeated_data import TrainedPiece, content_of, data_of_run, has_changed, trained_data
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,14 +20,14 @@ class Trained:
     """What the newest pushed version was trained on.
 
     Attributes:
-      files: number and bytes of the files of each span behind its tables, when it was last trained on; empty before the
+      spans: what the Examples recorded of each span behind its tables, when it was last trained on; empty before the
         first push.
       contents: the span that each content was trained on as, by bytes and digest.
       runs: number of runs since, and with, the one whose Transform analysed its data; 0 before the first push.
       model_run: id of the version's ModelRun in ML Metadata; None before the first push.
     """
 
-    files: Mapping[Span, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    spans: Mapping[Span, TrainedPiece] = dataclasses.field(default_factory=dict)
     contents: Mapping[tuple[int, str], Span] = dataclasses.field(default_factory=dict)
     runs: int = 0
     model_run: int | None = None
@@ -43,7 +40,7 @@ class Arrived:
     Attributes:
       new: those after the last span that was trained on, in order.
       late: those before it: training on them now would be out of order.
-      changed: those that were trained on, and whose files have another number or size now.
+      changed: those that were trained on, and whose files have other contents now.
       copied: those whose files equal those of a span that was trained on, or of a new one, byte for byte; each with
         that span. They are neither new nor late.
     """
@@ -90,7 +87,7 @@ def trained_spans(config: PipelineConfig) -> Trained:
     newest = next(trainings.candidates(PUSHED), None)
     if newest is None:
         return Trained()
-    files: dict[Span, tuple[int, int]] = {}
+    spans: dict[Span, TrainedPiece] = {}
     contents: dict[tuple[int, str], Span] = {}
     for run, examples in trainings_behind(trainings, trainings.checkpoint_of(newest).uri):
         data = trained_data(examples)
@@ -102,10 +99,10 @@ def trained_spans(config: PipelineConfig) -> Trained:
             )
         for one in pieces:
             if one.span is not None:
-                files.setdefault(one.span, (one.files, one.size))
+                spans.setdefault(one.span, one)
                 contents.setdefault((one.size, one.sha256), one.span)
     graphs = sum(1 for _ in trainings.transform_graphs_of(newest.run))
-    return Trained(files, contents, graphs, newest.run.id)
+    return Trained(spans, contents, graphs, newest.run.id)
 
 
 def arrived_spans(config: PipelineConfig, trained: Trained) -> Arrived:
@@ -120,14 +117,14 @@ def arrived_spans(config: PipelineConfig, trained: Trained) -> Arrived:
         found = {one.span: one for one in data_of_run(config).pieces if one.span is not None}
     except DataError:  # nothing has arrived yet
         return Arrived()
-    left = {span: one for span, one in found.items() if span not in trained.files}
+    left = {span: one for span, one in found.items() if span not in trained.spans}
     trains_again = config.warm_start is not None and config.warm_start.repeated_data == "train"
     copied = {} if trains_again else _copied(left, trained)
     left = {span: one for span, one in left.items() if span not in copied}
-    last = max(map(span_order, trained.files), default=None)
+    last = max(map(span_order, trained.spans), default=None)
     late = tuple(one for one in left if last is not None and span_order(one) < last)
-    sizes = {span: (len(one.files), one.size) for span, one in found.items()}
-    changed = tuple(span for span, files in sizes.items() if files != trained.files.get(span, files))
+    kept = [(span, one) for span, one in found.items() if span in trained.spans]
+    changed = tuple(span for span, one in kept if has_changed(one, trained.spans[span]))
     return Arrived(tuple(one for one in left if one not in late), late, changed, copied)
 
 
@@ -139,20 +136,10 @@ def _copied(left: Mapping[Span, Piece], trained: Trained) -> dict[Span, Span]:
     contents = dict(trained.contents)
     for span, one in left.items():
         if sizes[one.size] > 1:  # only then its files are read
-            before = contents.setdefault((one.size, one.sha256(_digest)), span)
+            before = contents.setdefault((one.size, content_of(one)), span)
             if before != span:
                 copied[span] = before
     return copied
-
-
-def _digest(path: str) -> str:
-    return _digest_of_state(path, *size_and_time(path))
-
-
-@functools.lru_cache(maxsize=4096)
-def _digest_of_state(path: str, size: int, changed: object) -> str:
-    """Compute the sha256 of a file once for each of its states: `follow` looks every few seconds."""
-    return str(file_digest(path)["sha256"])
 
 
 def chosen_spans(
@@ -169,7 +156,7 @@ def chosen_spans(
       refused: spans of the last run, if it pushed nothing.
     """
     count = config.follow.spans_per_run
-    if count is None or not trained.files:
+    if count is None or not trained.spans:
         return new
     return new[: count + len(refused)] if new[: len(refused)] == refused else new[:count]
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from components.example_gen.data_files import find_files, without_spans
+from components.example_gen.data_files import file_state, find_files, without_spans
 from components.example_gen.pieces import Piece, Span, find_pieces, rows_digest
 from components.spec_keys import DATA_FACT
 from embedding_core.storage import file_digest
@@ -18,13 +17,17 @@ from pipelines.pipeline import component_inputs
 
 @dataclasses.dataclass(frozen=True)
 class TrainedPiece:
-    """A piece of data that a previous run was trained on; the fields are those that its Examples record."""
+    """A piece of data that a previous run was trained on; the fields are those that its Examples record.
+
+    `state` is empty if it is not known, as to the releases that did not record it.
+    """
 
     span: Span | None
     source: str
     files: int
     size: int
     sha256: str
+    state: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,16 +44,6 @@ class RunData:
 
     rows: str
     pieces: Sequence[Piece]
-
-    @functools.cached_property
-    def _digests(self) -> dict[Piece, str]:
-        return {}
-
-    def sha256(self, piece: Piece) -> str:
-        """Return the digest of a piece, computed once."""
-        if piece not in self._digests:
-            self._digests[piece] = piece.sha256(lambda path: str(file_digest(path)["sha256"]))
-        return self._digests[piece]
 
 
 Kind: TypeAlias = Literal["same", "part", "none"]
@@ -90,7 +83,7 @@ def trained_data(examples: Node | None) -> TrainedData | None:
 
 
 def compare(data: RunData, trained: TrainedData) -> Overlap:
-    """Compare this run's data with that of a previous run, reading contents only if the sizes are equal."""
+    """Compare this run's data with that of a previous run."""
     by_span: dict[tuple[Span | None, str], TrainedPiece] = {
         (one.span, one.source): one for one in trained.pieces if one.span is not None
     }
@@ -98,7 +91,7 @@ def compare(data: RunData, trained: TrainedData) -> Overlap:
     for one in trained.pieces:
         by_size.setdefault(one.size, []).append(one)
     matches = [
-        (piece, by_span.get((piece.span, piece.source)) or _same_content(data, piece, by_size)) for piece in data.pieces
+        (piece, by_span.get((piece.span, piece.source)) or _same_content(piece, by_size)) for piece in data.pieces
     ]
     shared = [(piece, match) for piece, match in matches if match is not None]
     is_same = (
@@ -106,10 +99,38 @@ def compare(data: RunData, trained: TrainedData) -> Overlap:
         and all(piece.span == match.span for piece, match in shared)
         and data.rows == trained.rows
     )
-    changed = [piece for piece, match in shared if match.size != piece.size or data.sha256(piece) != match.sha256]
+    changed = [piece for piece, match in shared if has_changed(piece, match)]
     return Overlap("same" if is_same else "part" if shared else "none", shared, changed)
 
 
-def _same_content(data: RunData, piece: Piece, by_size: Mapping[int, Sequence[TrainedPiece]]) -> TrainedPiece | None:
-    same = [one for one in by_size.get(piece.size, ()) if one.sha256 == data.sha256(piece)]
+def has_changed(piece: Piece, trained: TrainedPiece) -> bool:
+    """Return whether the files of a piece have other contents than when it was trained on.
+
+    The files are read only if their number and size are the same and their state is another: one was written or moved.
+    """
+    if (len(piece.files), piece.size) != (trained.files, trained.size):
+        return True
+    same_state = piece.state and piece.state == trained.state
+    return not same_state and content_of(piece) != trained.sha256
+
+
+_DIGESTS: dict[str, tuple[tuple[int, ...], str]] = {}
+"""The sha256 of each file that this process read, with the state that it had: `follow` looks every few seconds."""
+
+
+def content_of(piece: Piece) -> str:
+    """Return the digest of a piece's contents; a file is read once for each of its states."""
+    return piece.sha256(_digest)
+
+
+def _digest(path: str) -> str:
+    state = file_state(path)
+    known = _DIGESTS.get(path)
+    if known is None or known[0] != state:
+        known = _DIGESTS[path] = state, str(file_digest(path)["sha256"])
+    return known[1]
+
+
+def _same_content(piece: Piece, by_size: Mapping[int, Sequence[TrainedPiece]]) -> TrainedPiece | None:
+    same = [one for one in by_size.get(piece.size, ()) if one.sha256 == content_of(piece)]
     return next((one for one in same if one.span == piece.span), same[0] if same else None)

@@ -55,7 +55,10 @@ def test_only_changed_files_or_settings_run_again(run, tmp_path):
     write(tmp_path, "id,side\n1,train\n3,eval\n")
     os.utime(path, ns=(changed, changed + 1000))  # the same size, and modified within the same second
     assert run()[2:] == ["COMPLETE"]
-    assert run(SETTINGS.replace(seed=1))[3:] == ["COMPLETE"]
+    write(tmp_path, "id,side\n1,train\n4,eval\n")
+    os.utime(path, ns=(changed, changed + 1000))  # as a copy that keeps times
+    assert run()[3:] == ["COMPLETE"]
+    assert run(SETTINGS.replace(seed=1))[4:] == ["COMPLETE"]
     assert sorted(os.listdir(tmp_path / "root/ExampleGen/examples/1")) == ["Split-eval", "Split-train"]
 
 

@@ -26,7 +26,7 @@ def given(start="pushed", base=None, baseline=None, against=None):
 def piece(folder, span, text):
     path = folder / f"{span}-{text}"
     path.write_text(text)
-    return Piece(span, "days/{SPAN}.csv" if span is not None else str(path), (str(path),), len(text))
+    return Piece(span, "days/{SPAN}.csv" if span is not None else str(path), (str(path),), len(text), state=text)
 
 
 class Chain:
@@ -53,7 +53,7 @@ class Chain:
         asked = self.asked(*days, rows=rows)
         fact = [
             {"span": one.span, "source": one.source, "files": 1, "size": one.size,
-             "sha256": one.sha256(lambda path: file_digest(path)["sha256"])}
+             "sha256": one.sha256(lambda path: file_digest(path)["sha256"]), "state": one.state}
             for one in asked.pieces
         ]  # fmt: skip
         examples = self.add("Examples", "ExampleGen", data={"rows": rows, "pieces": fact})

@@ -1,9 +1,13 @@
 """Tests which spans `follow` trains on next."""
 
+import dataclasses
+import json
+import os
 import shutil
 
 import pytest
 
+from components.example_gen.pieces import pieces_fact
 from embedding_core.errors import ConfigError
 from embedding_core.storage import file_digest
 from pipelines.config import load_config
@@ -15,6 +19,7 @@ from pipelines.previous.next_spans import (
     chosen_spans,
     trained_spans,
 )
+from pipelines.previous.repeated_data import TrainedPiece, data_of_run
 from tests.pipelines.two_days import CONFIG, write_day
 
 
@@ -33,7 +38,15 @@ def config_of(tmp_path):
 
 def trained_on(*spans):
     """Return what a version was trained on: spans of one file each, whose content is that of no other span."""
-    return Trained(dict.fromkeys(spans, (1, 1)), runs=1)
+    return Trained({span: TrainedPiece(span, "", 1, 1, "") for span in spans}, runs=1)
+
+
+def trained_on_all(config):
+    """Return what a version was trained on: every span of the configuration, as its files are now."""
+    pieces = data_of_run(config).pieces
+    digests = {path: file_digest(path)["sha256"] for piece in pieces for path in piece.files}
+    fact = pieces_fact(pieces, json.dumps({}), digests)["pieces"]
+    return Trained({piece["span"]: TrainedPiece(**piece) for piece in fact}, runs=1)
 
 
 def test_before_the_first_push_every_span_is_new_in_the_order_of_numbers(config_of):
@@ -66,7 +79,8 @@ def test_a_span_with_the_bytes_of_a_trained_or_a_new_one_is_a_copy(config_of, tm
     assert arrived_spans(config, Trained()) == Arrived((3, 4, 10), copied={5: 4, 11: 4})
     four = tmp_path / "days/4/rows.csv"
     size = four.stat().st_size
-    trained = Trained({4: (1, size)}, {(size, file_digest(four)["sha256"]): 4})
+    digest = file_digest(four)["sha256"]
+    trained = Trained({4: TrainedPiece(4, "", 1, size, digest)}, {(size, digest): 4})
     assert arrived_spans(config, trained) == Arrived((10,), (3,), (), {5: 4, 11: 4})
     again = config_of("warm_start={checkpoint: pushed, repeated_data: train}")
     assert arrived_spans(again, trained) == Arrived((5, 10, 11), (3,))
@@ -83,13 +97,34 @@ def test_dates_are_in_the_order_of_time(config_of, tmp_path):
 
 def test_a_span_that_gets_another_file_or_more_rows_after_it_was_trained_on_is_changed(config_of, tmp_path):
     config = config_of(f"data.path={tmp_path}/days/{{SPAN}}/*.csv")
-    sizes = {day: (tmp_path / f"days/{day}/rows.csv").stat().st_size for day in (3, 4, 10)}
-    trained = Trained({day: (1, size) for day, size in sizes.items()})
+    trained = trained_on_all(config)
     assert arrived_spans(config, trained) == Arrived()
     (tmp_path / "days/4/more.csv").write_text("item,shop,bought,part\ni,s,1,a\n")
     with open(tmp_path / "days/10/rows.csv", "a") as file:
         file.write("i,s,1,a\n")
     assert arrived_spans(config, trained) == Arrived((), (), (4, 10))
+
+
+@pytest.mark.parametrize("state", [True, False], ids=["as recorded", "as releases before recorded it"])
+def test_a_span_with_other_rows_of_the_same_size_is_changed(config_of, tmp_path, state):
+    config = config_of()
+    trained = trained_on_all(config)
+    if not state:
+        trained = Trained({span: dataclasses.replace(one, state="") for span, one in trained.spans.items()})
+    ten = tmp_path / "days/10/rows.csv"
+    before, content = ten.stat(), ten.read_bytes()
+    ten.write_bytes(content.replace(b"s", b"z"))
+    os.utime(ten, ns=(before.st_atime_ns, before.st_mtime_ns))  # as a copy that keeps times
+    assert arrived_spans(config, trained) == Arrived((), (), (10,))
+    ten.write_bytes(content)
+    assert arrived_spans(config, trained) == Arrived()
+
+
+def test_files_that_nobody_wrote_are_not_read_again(config_of, monkeypatch):
+    config = config_of()
+    trained = trained_on_all(config)
+    monkeypatch.setattr("pipelines.previous.repeated_data.file_digest", None)
+    assert arrived_spans(config, trained) == Arrived()
 
 
 def test_a_run_reads_as_many_spans_as_configured_and_after_a_refusal_more(config_of):
