@@ -57,8 +57,7 @@ LONGEST_FIRST = (
     "embedding_core/layer/test_documented_examples.py",
     "components/trainer/test_trainer.py",
 )
-# Files that run with Grappler even under `--lean`: a whole pipeline as users run it, and the memory of a step.
-WITH_GRAPPLER = ("pipelines/test_end_to_end.py", "embedding_core/engines/test_step_memory.py")
+WITH_GRAPPLER = "pipelines/test_end_to_end.py"  # even under `--lean`: a whole pipeline as users run it
 RAN = pytest.StashKey()  # the files whose tests ran in this process
 COLLECT_ALL = 16  # files after which what became garbage after its exclusion is collected: by then it is gigabytes
 _LIGHT = re.compile(r"^pytestmark = .*\blight\b", re.MULTILINE)
@@ -189,7 +188,7 @@ def pytest_runtest_setup(item):
     if "tensorflow" in sys.modules and item.config.option.lean:
         from tensorflow import config
 
-        config.optimizer.set_experimental_options({"disable_meta_optimizer": file_of(item) not in WITH_GRAPPLER})
+        config.optimizer.set_experimental_options({"disable_meta_optimizer": file_of(item) != WITH_GRAPPLER})
 
 
 @pytest.fixture(autouse=True)

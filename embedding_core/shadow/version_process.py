@@ -48,7 +48,7 @@ class VersionProcess:
       path: folder of the SavedModel.
       load_seconds: time that the session loader took.
       loaded_bytes: resident memory after loading, of TensorFlow and the model.
-      peak_bytes: largest resident memory so far.
+      peak_bytes: largest resident memory that was read so far.
       deltas: number of deltas that were applied to it.
 
     Raises:
@@ -103,7 +103,8 @@ class VersionProcess:
         except OSError:
             raise self._failure(what) from None
         facts, parts = self._received(what)
-        self.peak_bytes = facts["peak_bytes"]
+        # The kernel's counters of memory are approximate: a later reading of the peak can be below an earlier one.
+        self.peak_bytes = max(self.peak_bytes, facts["peak_bytes"])
         if "error" in facts:
             return Answer(error=facts["error"][:_LONGEST_ERROR], quotes=facts["quotes"])
         arrays = {name: array_of(part) for name, part in parts.items()}

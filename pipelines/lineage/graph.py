@@ -65,8 +65,8 @@ class Node:
     inputs: tuple[int, ...]
 
 
-KnownNodes: TypeAlias = dict[int, tuple[int, Node]]
-"""Nodes that were read, by id, each with the time of the artifact's last update, in ms since 1970."""
+KnownNodes: TypeAlias = dict[int, tuple[mlmd.Artifact, Node]]
+"""Nodes that were read, by id, each with its artifact; times in ms do not tell two updates apart."""
 
 _KNOWN: dict[tuple[str, int, int], KnownNodes] = {}
 """What this process read of each store, by its path, device and inode: a store that is restored has another inode."""
@@ -162,10 +162,10 @@ def read_graph(store: MetadataStore, pipeline: str | None = None, known: KnownNo
         others, and new ones, are added. None reads all.
     """
     known = {} if known is None else known
-    times = {one.id: one.last_update_time_since_epoch for one in _artifacts(store, pipeline)}
-    changed = [one for one, time in sorted(times.items()) if one not in known or known[one][0] != time]
-    known.update({node.id: (times[node.id], node) for node in _read_nodes(store, changed)})
-    return {one: known[one][1] for one in sorted(times)}
+    artifacts = {one.id: one for one in _artifacts(store, pipeline)}
+    changed = [one for one in sorted(artifacts) if one not in known or known[one][0] != artifacts[one]]
+    known.update({node.id: (artifacts[node.id], node) for node in _read_nodes(store, changed)})
+    return {one: known[one][1] for one in sorted(artifacts)}
 
 
 def reread_graph(store: MetadataStore, metadata_path: str, pipeline: str) -> dict[int, Node]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import json
 import os
 import re
 import shutil
+from pathlib import Path
 
 from ml_metadata import MetadataStore
 from ml_metadata.proto import metadata_store_pb2 as mlmd
@@ -58,10 +60,11 @@ def remove_old_runs(store: MetadataStore, pipeline: str, root: str, keep: int, p
     return len(old)
 
 
-def remove_old_reports(folder: str, keep: int, version: int | None) -> int:
+def remove_old_reports(store: MetadataStore, folder: str, keep: int, version: int | None) -> int:
     """Remove old reports.
 
     Args:
+      store: the metadata, whose ids of executions are the order of the runs.
       folder: folder of the reports of all versions and of all refused runs.
       keep: number of the newest reports that are kept.
       version: number of the newest version, whose reports are kept too, those of its deltas included; None if nothing
@@ -72,16 +75,23 @@ def remove_old_reports(folder: str, keep: int, version: int | None) -> int:
     """
     names = os.listdir(folder) if os.path.isdir(folder) else []
     reports = {name: match for name in names if (match := _REPORT.fullmatch(name))}
-    old = sorted(reports, key=lambda name: _written(os.path.join(folder, name)))[:-keep]
+    newest = max((one.id for one in store.get_executions()), default=0)
+    old = sorted(reports, key=lambda name: _execution(os.path.join(folder, name), newest))[:-keep]
     old = [name for name in old if reports[name]["version"] != str(version)]
     for name in old:
         shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
     return len(old)
 
 
-def _written(report: str) -> float:
-    """Return when a report was written; 0 if it is incomplete, since a killed process was removing it."""
+def _execution(report: str, newest: int) -> int:
+    """Return the id of the last execution of a report's run.
+
+    It is 0 if the report is incomplete, since a killed process was removing it, or if it is of another store: the
+    newest execution of this one is `newest`.
+    """
     try:
-        return os.stat(os.path.join(report, "report.json")).st_mtime
-    except OSError:
-        return 0.0
+        nodes = json.loads(Path(report, "report.json").read_bytes())["nodes"]
+    except (OSError, ValueError, KeyError):
+        return 0
+    last = max((node.get("execution") or 0 for node in nodes), default=0)
+    return last if last <= newest else 0

@@ -41,6 +41,8 @@ class Seen:
 def ask_while_written(model, requests, rows, expected, *, answers, threads=8, signature="serving_default", pause=0.0):
     """Apply `requests` in order while threads ask for the answers to random parts of `rows`.
 
+    After each delta, until every state was seen, it waits for an answer to a request that was sent after the delta.
+
     Args:
       model: has `call` and `answer`.
       requests: inputs of `apply_delta`.
@@ -95,6 +97,9 @@ def ask_while_written(model, requests, rows, expected, *, answers, threads=8, si
         spent.append(time.perf_counter() - begin)
         assert answer["applied"] == 1, answer
         time.sleep(pause)
+        enough = seen.answers + threads + 1  # as many as there are threads may have been sent before
+        while len(seen.states) < len(expected) and seen.answers < enough and not seen.errors:
+            time.sleep(0.001)
     done.set()
     for worker in workers:
         worker.join()

@@ -49,9 +49,10 @@ def test_pairs_are_of_the_next_day_and_of_what_was_known_in_the_evening():
 
 def test_days_that_are_there_are_not_written_again(tmp_path):
     assert write_days(PURCHASES, tmp_path, "2011-09", "2011-10") == sorted(days())
-    times = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    for path in tmp_path.iterdir():
+        os.utime(path, (1, 1))
     write_days(PURCHASES, tmp_path, "2011-09", "2011-10")
-    assert times == {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert {path.stat().st_mtime for path in tmp_path.iterdir()} == {1}
 
 
 def test_later_run_reads_a_window_and_goes_on_from_the_run_before(tmp_path):
@@ -92,7 +93,7 @@ def _check_in_browser(path, folder):
     if browser is None:
         return
     command = [browser, "--headless", "--no-sandbox", f"--user-data-dir={folder}/profile", "--dump-dom", path.as_uri()]
-    seen = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    seen = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     text = path.read_text()
     for mark in ("<svg", "<section", "<tr>", "</details>"):
         assert seen.count(mark) == text.count(mark), mark

@@ -96,9 +96,12 @@ def forked(task):
 
 def watch(base, report):
     """Poll as TensorFlow Serving does: every child with a numeric name is a version. Verify each when it appears."""
-    seen, incomplete, polls, stop = set(), [], 0, []
+    seen, incomplete, polls, stop, last = set(), [], 0, [], False
     signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
-    while not stop:
+    with open(f"{report}.ready", "w"):
+        pass
+    while not last:
+        last = bool(stop)
         polls += 1
         time.sleep(0.0005)
         for name in os.listdir(base):
@@ -154,23 +157,26 @@ class Campaign:
         if reading == 0:
             watch(self.base, self.report)
             os._exit(0)
+        self.wait_for(reading, self.report)
         return [reading] if self.answers is None else [reading, self.loading()]
 
     def loading(self):
         command = [sys.executable, "-m", "tests.faults.loading", self.base, self.answers, self.model]
         environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
         watcher = os.posix_spawn(sys.executable, command, environment)
-        while not os.path.exists(f"{self.answers}.ready"):
+        self.wait_for(watcher, self.answers)
+        return watcher
+
+    def wait_for(self, watcher, report):
+        while not os.path.exists(f"{report}.ready"):
             assert os.waitpid(watcher, os.WNOHANG) == (0, 0), "the watcher died"
             time.sleep(0.05)
-        return watcher
 
     def watched(self, trials):
         """Run the trials while the watchers poll."""
         watchers = self.watchers()
         for task in trials:
             self.trial(task)
-        time.sleep(0.1)
         for watcher in watchers:
             os.kill(watcher, signal.SIGTERM)
             os.waitpid(watcher, 0)
@@ -217,7 +223,7 @@ def kill_at_every_call(campaign, trials, seed):
 
 
 def kill_at_random(campaign, trials, seed):
-    """Kill, at a random moment, a process that pushes all the time."""
+    """Kill, at random moments, a process that pushes all the time; if no kill hits a push, go on to 200 trials."""
     random_ = random.Random(seed)
 
     def push_until_killed(delay):
@@ -229,8 +235,14 @@ def kill_at_random(campaign, trials, seed):
         while True:
             campaign.push()
 
-    delays = [random_.uniform(0.0, 0.2) for _ in range(trials)]
-    return {**campaign.watched([lambda delay=delay: push_until_killed(delay) for delay in delays]), "trials": trials}
+    delays = []
+
+    def tasks():
+        while len(delays) < trials or (not campaign.figures["died_with_leftovers"] and len(delays) < 200):
+            delays.append(random_.uniform(0.0, 0.2))
+            yield lambda delay=delays[-1]: push_until_killed(delay)
+
+    return {**campaign.watched(tasks()), "trials": len(delays)}
 
 
 def main(name, trials, seed, folder, model=None):

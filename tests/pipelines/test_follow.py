@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import threading
-import time
 
 import pytest
 
@@ -101,7 +100,10 @@ def test_a_first_span_with_too_few_rows_is_an_error(tmp_path):
         followed(tmp_path)
 
 
-def test_a_lock_is_waited_for_a_column_may_be_empty_and_what_was_rolled_back_is_trained_on_again(tmp_path, capsys):
+def test_a_lock_is_waited_for_a_column_may_be_empty_and_what_was_rolled_back_is_trained_on_again(
+    tmp_path, capsys, monkeypatch
+):
+    from pipelines.local import following
     from pipelines.local.following import follow
     from pipelines.local.work_dir import InUseError, run_lock
 
@@ -115,13 +117,19 @@ def test_a_lock_is_waited_for_a_column_may_be_empty_and_what_was_rolled_back_is_
     def lock():
         with run_lock(config):
             locked.set()
-            time.sleep(1)
+            waited.wait()
 
-    locked = threading.Event()
-    threading.Thread(target=lock).start()
+    def echo(text, **options):
+        if text.startswith("waiting"):
+            waited.set()
+
+    locked, waited = threading.Event(), threading.Event()
+    monkeypatch.setattr(following, "echo", echo)
+    threading.Thread(target=lock, daemon=True).start()
     locked.wait()
     reports = follow(config)
     assert next(reports).push["pushed"]
+    assert waited.is_set()
     write_priced_day(tmp_path, 2, is_empty=True)
     strict = config.replace(data=config.data.replace(empty_columns="error"))
     with pytest.raises(DataError, match=r"\(span 2\): column '(shop|price)' is empty .* `data.empty_columns: allow`"):

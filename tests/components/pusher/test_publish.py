@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
+from components.pusher import rollback
 from components.pusher.publish import keep_newest, publish, set_version_aside
 from components.pusher.rollback import roll_back
 from components.pusher.served import damage_of, find_published, served_versions
@@ -280,17 +282,18 @@ def test_publish_refuses_a_model_with_links(model, base):
     assert served_versions(base) == hidden(base) == []
 
 
-def test_roll_back_publishes_the_earlier_version_again(model, base):
+def test_roll_back_publishes_the_earlier_version_again(model, base, monkeypatch):
     first = publish(model, base, check=passes, clock=lambda: 100)
     (model / "saved_model.pb").write_bytes(b"other")
     publish(model, base, check=passes, clock=lambda: 200)
+    moment = datetime.datetime(2011, 10, 1, 12, 30, tzinfo=datetime.timezone.utc)
+    clock = SimpleNamespace(now=moment.astimezone)
+    monkeypatch.setattr(rollback, "datetime", SimpleNamespace(datetime=clock, timezone=datetime.timezone))
     back = roll_back(base)
     assert back.digest == first.digest
     assert served_versions(base) == [100, 200, back.version]
-    facts = verify_version(back.path)["facts"]
-    made = datetime.datetime.fromisoformat(facts["rollback"].pop("made"))
-    assert facts == {"why": 1, "rollback": {"of": 100, "from": 200}}
-    assert abs(datetime.datetime.now(datetime.timezone.utc) - made) < datetime.timedelta(minutes=5)
+    made = {"of": 100, "from": 200, "made": "2011-10-01T12:30:00+00:00"}
+    assert verify_version(back.path)["facts"] == {"why": 1, "rollback": made}
 
 
 def test_roll_back_to_a_copy_says_which_version_was_pushed(model, base):

@@ -14,12 +14,12 @@ from embedding_core.storage import scratch_folder, scratch_tempdir
 pytestmark = pytest.mark.light
 
 HOLD = """
-import sys, time
+import sys
 from embedding_core.storage import scratch_folder
 with scratch_folder("score") as folder:
     open(folder + "/rows", "w").write("data")
     print(folder, flush=True)
-    time.sleep(60)
+    sys.stdin.read()
 """
 
 
@@ -31,7 +31,7 @@ def place(tmp_path, monkeypatch):
 
 
 def holder():
-    process = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     return process, process.stdout.readline().strip()
 
 

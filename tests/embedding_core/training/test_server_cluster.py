@@ -73,7 +73,7 @@ def test_port_in_use_ends_with_one_line(monkeypatch):
         task = {"type": "worker", "index": 0}
         monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {**CLUSTER, "worker": [address]}, "task": task}))
         command = [sys.executable, "-m", "embedding_core.training.cluster_server"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert f"worker 0 of TF_CONFIG cannot listen at {address}" in done.stderr.splitlines()[-1]
 

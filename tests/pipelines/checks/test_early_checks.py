@@ -32,7 +32,7 @@ def called(tmp_path):
     def call(command, options, sets):
         given = [command, str(tmp_path / "my.yaml"), *options, *(word for one in sets for word in ("--set", one))]
         return subprocess.run(
-            [sys.executable, "-c", CODE, *given], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+            [sys.executable, "-c", CODE, *given], cwd=tmp_path, capture_output=True, text=True, check=False
         )
 
     return call

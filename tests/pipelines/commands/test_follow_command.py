@@ -1,7 +1,5 @@
 """Tests how `follow` starts: it waits for the first file, and only for that."""
 
-import threading
-
 import pytest
 
 from pipelines.commands import cli, run_command
@@ -20,13 +18,16 @@ def ended(*arguments):
     return error.value.code
 
 
-def test_the_first_file_is_waited_for(path, capsys):
-    timer = threading.Timer(0.5, write_day, (path.parent, 7, range(9)))
-    timer.start()
+def test_the_first_file_is_waited_for(path, monkeypatch):
+    said = []
+
+    def waits(text, *, err):
+        said.append((text, err))
+        write_day(path.parent, 7, range(9))
+
+    monkeypatch.setattr(run_command, "echo", waits)
     assert run_command._wait_for_data(path, ["follow.poll_seconds=0.1"], until_idle=False)
-    timer.join()
-    said = capsys.readouterr().err
-    assert said == f"waiting for the first file of '{path.parent}/days/{{SPAN}}/rows.csv'\n"
+    assert said == [(f"waiting for the first file of '{path.parent}/days/{{SPAN}}/rows.csv'", True)]
 
 
 def test_until_idle_ends_if_no_file_has_arrived(path, capsys):

@@ -268,7 +268,7 @@ def test_page_looks_as_meant_in_a_browser(page, tmp_path):
     shot = tmp_path / "page.png"
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1300,1000"]
     place = [f"--user-data-dir={tmp_path}/profile", f"--screenshot={shot}", (tmp_path / "page.html").as_uri()]
-    subprocess.run([chromium(), *options, *place], capture_output=True, check=True, timeout=120)
+    subprocess.run([chromium(), *options, *place], capture_output=True, check=True)
     import matplotlib.image
 
     pixels = matplotlib.image.imread(shot)
