@@ -54,12 +54,13 @@ class Scorer:
       model: the loaded SavedModel.
     """
 
-    def __init__(self, folder: str, spec: config_pb2.ModelSpec) -> None:
+    def __init__(self, folder: str, spec: config_pb2.ModelSpec, first: str = "") -> None:
         """Load the model.
 
         Args:
           folder: folder of a SavedModel.
           spec: names of its signatures and of their outputs.
+          first: name of the output of the first label; "" for a model with one. The mappings of `spec` have no order.
 
         Raises:
           ConfigError: the model lacks a label or its prediction.
@@ -90,9 +91,8 @@ class Scorer:
                 scores[output] = label_of, prediction, weight
             return scores
 
-        first = next(iter(labels_of.values()))
         self._label = tf.function(
-            lambda serialized: _column(_call(label, serialized)[first]),
+            lambda serialized: _column(_call(label, serialized)[labels_of[first]]),
             input_signature=[tf.TensorSpec([None], tf.string)],
         )
         self._score = tf.function(score, input_signature=[tf.TensorSpec([None], tf.string)])

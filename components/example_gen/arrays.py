@@ -10,7 +10,9 @@ from components.example_gen.rows import Batch, flat_values, is_list, map_values,
 from components.example_gen.values import number
 from embedding_core.errors import DataError
 
+MISSING_INT = -(2**63)  # as in `embedding_core.columns`, which loads TensorFlow
 _FLOAT_MAX = float(np.finfo(np.float32).max)
+_FLOAT_MIN = float(np.finfo(np.float32).tiny)
 
 
 class UnsupportedTypeError(Exception):
@@ -20,9 +22,9 @@ class UnsupportedTypeError(Exception):
 def normal(column: pa.Array) -> pa.Array:
     """Convert the column to large_binary, int64, float32, float64, date32, timestamp[us] (UTC), or a list of these.
 
-    Dictionaries are decoded. Booleans become 0 and 1, decimals become numbers, float16 becomes float32, and NaN
-    becomes null. Nulls within lists are dropped. A list column with at most one value in every row becomes a scalar
-    column.
+    Dictionaries are decoded. Booleans become 0 and 1, decimals become numbers, float16 becomes float32. NaN becomes
+    null, and so does -2**63, which marks a missing value in an int64 tensor. Nulls within lists are dropped. A list
+    column with at most one value in every row becomes a scalar column.
 
     Raises:
       UnsupportedTypeError: the type cannot be converted (a struct, a list of lists), or a value does not fit int64.
@@ -55,9 +57,9 @@ def _scalar(column: pa.Array) -> pa.Array:
     if types.is_null(kind):
         return column.cast(pa.large_string()).cast(pa.large_binary())
     if types.is_boolean(kind) or types.is_integer(kind):
-        return _cast(column, pa.int64())
+        return _whole(column)
     if types.is_decimal(kind):
-        return _cast(column, pa.int64() if kind.scale == 0 else pa.float64())
+        return _whole(column) if kind.scale == 0 else _cast(column, pa.float64())
     if types.is_floating(kind):
         wide = column.cast(pa.float32()) if types.is_float16(kind) else column
         return pc.if_else(pc.is_nan(wide), pa.scalar(None, wide.type), wide)
@@ -66,6 +68,11 @@ def _scalar(column: pa.Array) -> pa.Array:
     if types.is_timestamp(kind):
         return column.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.timestamp("us"))
     raise UnsupportedTypeError(str(kind))
+
+
+def _whole(column: pa.Array) -> pa.Array:
+    whole = _cast(column, pa.int64())
+    return pc.if_else(pc.equal(whole, MISSING_INT), pa.scalar(None, pa.int64()), whole)
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -85,17 +92,23 @@ def kind_of(column: pa.Array) -> str:
     return "float" if pa.types.is_floating(kind) else "bytes"
 
 
-def tokens(name: str, batch: Batch) -> pa.Array:
+def tokens(name: str, batch: Batch, *, kept_as_is: bool = False) -> pa.Array:
     """Convert the column to tokens: text and int64 stay as they are, times become ISO text, floats become float32.
 
+    Args:
+      name: name of the column.
+      batch: the rows.
+      kept_as_is: whether the column is only passed on: float32 then stays as it is.
+
     Raises:
-      DataError: a value needs a float64, and a tf.Example holds float32: tokens would change or become equal.
+      DataError: a value needs a float64, and a tf.Example holds float32; or it is so close to 0 that TensorFlow reads
+        it as 0. Tokens would change or become equal.
     """
     column = batch.columns[name]
     values = flat_values(column)
     if pa.types.is_temporal(values.type):
         return _rewrap(column, time_texts(values))
-    if pa.types.is_float64(values.type):
+    if pa.types.is_float64(values.type) or (pa.types.is_float32(values.type) and not kept_as_is):
         return _rewrap(column, _narrow(name, batch, column, values))
     return column
 
@@ -115,8 +128,9 @@ def time_texts(values: pa.Array) -> pa.Array:
 
 def _narrow(name: str, batch: Batch, column: pa.Array, values: pa.Array) -> pa.Array:
     narrow = values.cast(pa.float32(), safe=False)
+    too_small = pc.and_(pc.not_equal(values, 0.0), pc.less(pc.abs(narrow), _FLOAT_MIN))
     changed = pc.not_equal(values.cast(pa.string()), narrow.cast(pa.string()))
-    position = pc.index(changed, True).as_py()
+    position = pc.index(pc.or_(changed, too_small), True).as_py()
     if position < 0:
         return narrow
     row = position
@@ -125,7 +139,8 @@ def _narrow(name: str, batch: Batch, column: pa.Array, values: pa.Array) -> pa.A
     # The value is not shown: the column may be private.
     raise DataError(
         f"{batch.place(int(batch.index[row]))}: a value of token column {name!r} needs a float64, and a tf.Example "
-        "holds float32: store such tokens as text or as int64."
+        f"holds float32, of which TensorFlow reads those below {_FLOAT_MIN:.2g} as 0: store such tokens as text or as "
+        "int64."
     )
 
 

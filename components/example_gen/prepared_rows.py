@@ -117,7 +117,7 @@ def _convert(batch: Batch, settings: Settings) -> tuple[dict[str, pa.Array], dic
             columns[name], bad = floats(name, batch)
             reasons = {**{row: f"column {name!r}: {reason}" for row, reason in bad.items()}, **reasons}
         else:
-            columns[name] = tokens(name, batch)
+            columns[name] = tokens(name, batch, kept_as_is=name not in settings.columns)
     if len(labels) > 1 and not settings.other_labels:
         reasons = {**without_any([columns[name] for name in labels if name in columns], list(labels)), **reasons}
     if settings.weight is not None:

@@ -42,10 +42,16 @@ def with_whole_numbers(batch: Batch, settings: Settings, bad: BadRows) -> Batch:
             reasons |= {row: f"column {name!r}: {why}" for row, why in _of_rows(column, fractions).items()}
         elif not pa.types.is_integer(values.type):
             # If the point is not the decimal separator, it may separate thousands (3.000), so only ".0" is removed.
-            values = pc.replace_substring_regex(values, rf"^([+-]?\d+)([{batch.decimal}]0*|[.]0)$", r"\1")
+            values = _without_fraction(values, rf"([{batch.decimal}]0*|[.]0)")
         columns[name] = pa.LargeListArray.from_arrays(column.offsets, values) if is_list(column.type) else values
     batch = dataclasses.replace(batch, columns=columns)
     return batch.set_aside(bad, dict(sorted(reasons.items()))) if reasons else batch
+
+
+def _without_fraction(texts: pa.Array, fraction: str) -> pa.Array:
+    """Write whole numbers that have such a fraction, a regular expression, as their digits: also "+3.0" and "-0.0"."""
+    texts = pc.replace_substring_regex(texts, rf"^[+-]?0{fraction}$", "0")
+    return pc.replace_substring_regex(texts, rf"^(?:[+](\d+)|(-?\d+)){fraction}$", r"\1\2")
 
 
 def _whole(values: pa.Array) -> tuple[pa.Array, dict[int, str]]:
@@ -99,7 +105,7 @@ def keys_of(column: pa.Array, decimal: str = ".") -> tuple[pa.Array, dict[int, s
     texts = column.cast(pa.large_binary())
     for point in {".", decimal}:
         if pc.any(pc.ends_with(texts, f"{point}0")).as_py():
-            texts = pc.replace_substring_regex(texts, rf"^([+-]?\d+)[{point}]0$", r"\1")
+            texts = _without_fraction(texts, rf"[{point}]0")
     return pc.if_else(pc.equal(pc.binary_length(texts), 0), pa.scalar(None, pa.large_binary()), texts), {}
 
 

@@ -167,6 +167,27 @@ def evaluate(inputs, config, folder, **settings):
     return made["evaluation"], made["blessing"]
 
 
+@pytest.mark.parametrize("first", ["buy", "click", "view"])
+def test_queries_are_the_rows_of_the_first_label(tmp_path, first):
+    from tensorflow_model_analysis.proto.config_pb2 import ModelSpec
+
+    from components.evaluator.model_scores import Scorer
+
+    names = ["buy", "click", "view"]
+
+    def labels(examples):
+        return {name: tf.fill([tf.size(examples)], float(name == first)) for name in names}
+
+    signature = tf.function(labels, input_signature=[tf.TensorSpec([None], tf.string, "examples")])
+    signatures = dict.fromkeys(["labels", "scores"], signature)
+    tf.saved_model.save(tf.Module(), str(tmp_path), signatures=signatures)
+    keys = {name: name for name in names}
+    spec = ModelSpec(
+        signature_name="scores", preprocessing_function_names=["labels"], label_keys=keys, prediction_keys=keys
+    )
+    assert Scorer(str(tmp_path), spec, first).positive(tf.constant(["", ""])).tolist() == [True, True]
+
+
 def figures(evaluation):
     """Return the metrics that TFMA loads, by slice, model name, `is_diff` and metric name."""
     import tensorflow_model_analysis as tfma

@@ -12,6 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from components.checked_records import _checksum
+from components.column_summary import COLUMNS_FACT, summaries_from_json
 from components.example_gen.parquet_rows import parquet_batches
 from components.example_gen.rows import BadRows
 from components.example_gen.settings import Settings
@@ -131,6 +132,23 @@ def test_parquet_token_that_float32_cannot_hold_is_refused(ingest, write_parquet
     write_parquet(id=[1.0, 16777217.0], side=["train", "eval"])
     with pytest.raises(DataError, match=r"data.parquet, row 2: a value of token column 'id' needs a float64"):
         ingest(data_format="parquet", columns={"id": "token"}, split=SIDES)
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_parquet_token_that_tensorflow_reads_as_zero_is_refused(ingest, write_parquet, kind):
+    write_parquet(id=pa.array([0.0, -0.0, 1.2e-38, 1e-40], kind), side=["train", "eval", "train", "eval"])
+    with pytest.raises(DataError, match=r"row 4: a value of token column 'id' .* below 1\.2e-38 as 0: store"):
+        ingest(data_format="parquet", columns={"id": "token"}, split=SIDES)
+    ingest(data_format="parquet", columns={"id": "float"}, split=SIDES)
+
+
+def test_least_int64_of_parquet_is_counted_as_missing(ingest, write_parquet):
+    least = -(2**63)
+    write_parquet(id=[least, least + 1, 3], ids=[[least], [1, least, 2], [3]], side=["train", "train", "eval"])
+    output = ingest(data_format="parquet", columns={"id": "token", "ids": "token"}, split=SIDES)
+    assert output.values("id") == [None, [least + 1], [3]]
+    _, summaries = summaries_from_json(output.artifact.get_string_custom_property(COLUMNS_FACT))
+    assert (summaries["train"]["id"].rows, summaries["train"]["ids"].values) == (1, 2)
 
 
 def test_column_of_two_types_is_refused(ingest, write_parquet):

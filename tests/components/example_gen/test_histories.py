@@ -278,6 +278,12 @@ def test_decimal_comma_is_read_in_keys():
     ]  # fmt: skip
 
 
+def test_signed_text_is_the_key_of_its_number():
+    texts, numbers = ["+3.0", "-3.0", "-0.0", "+0.0"], [3.0, -3.0, -0.0, 0.0]
+    assert keys_of(pa.array(texts)) == keys_of(pa.array(numbers))
+    assert keys_of(pa.array(["+-3.0", "+3"]))[0].to_pylist() == [b"+-3.0", b"+3"]  # not written as floats are
+
+
 def test_missing_key_is_split_by_its_row():
     keys = pa.array(["a", None, "", None, ""] * 8)
     (sides,), bad = sides_of_keys(keys)

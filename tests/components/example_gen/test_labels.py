@@ -298,11 +298,11 @@ def test_mark_of_a_missing_value_names_the_key(ingest, write):
 
 
 def test_whole_numbers_written_in_two_ways_are_counted_or_made_one(ingest, write):
-    write("id,side\n3,train\n3.0,train\n3.0,eval\n007,eval\nx.0,eval\n3.50,eval\n")
+    write("id,side\n3,train\n3.0,train\n+3.0,eval\n007,eval\nx.0,eval\n3.50,eval\n")
     settings = {"columns": {"id": "token"}, "split": SIDES}
     mixed = ingest(**settings)
     assert mixed.facts["mixed_whole_numbers"] == {"id": {"3": 2, "3.0": 2}}
-    assert mixed.values("id") == [[b"007"], [b"3"], [b"3.0"], [b"3.0"], [b"3.50"], [b"x.0"]]  # as they are in the data
+    assert mixed.values("id") == [[b"+3.0"], [b"007"], [b"3"], [b"3.0"], [b"3.50"], [b"x.0"]]  # as they are in the data
     same = ingest(**settings, whole_numbers=["id"])
     assert same.values("id") == [[b"007"], [b"3"], [b"3"], [b"3"], [b"3.50"], [b"x.0"]]
     assert same.facts["mixed_whole_numbers"] == {}
