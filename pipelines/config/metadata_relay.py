@@ -44,7 +44,8 @@ def main(path: str, host: str, port: str, ca: str) -> None:
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(path)
     listening.listen()
-    print("ready", flush=True)  # noqa: T201  the starting process waits for it
+    sys.stdout.write("ready\n")  # the starting process waits for it
+    sys.stdout.flush()
     threading.Thread(target=_accept, args=(listening, host, int(port), ca), daemon=True).start()
     sys.stdin.buffer.read()
     with contextlib.suppress(OSError):
