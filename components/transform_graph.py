@@ -17,7 +17,7 @@ from components.graph_inputs import needed_arguments
 from embedding_core.columns.raw_columns import DenseInputs
 from embedding_core.columns.tokens import Values
 from embedding_core.errors import DataError
-from embedding_core.storage import file_digest
+from embedding_core.storage import folder_digests, json_digest
 
 Spec: TypeAlias = Mapping[str, Any]
 """How columns are parsed: by column name, a class of `tf.io` such as `FixedLenFeature`."""
@@ -71,9 +71,8 @@ class _Transform(tf.Module):
 
 
 def _digest(uri: str) -> str:
-    """Compute the digest of the graph, so that a changed graph at the same address is loaded again."""
-    program = os.path.join(uri, tft.TFTransformOutput.TRANSFORM_FN_DIR, "saved_model.pb")
-    return str(file_digest(program)["sha256"])
+    """Compute the digest of the graph and its assets, so that a changed graph at the same address is loaded again."""
+    return json_digest(folder_digests(os.path.join(uri, tft.TFTransformOutput.TRANSFORM_FN_DIR)))
 
 
 @functools.lru_cache(maxsize=4)  # a run opens its graph 8 times

@@ -8,11 +8,30 @@ the feature's `invalid_id` (`embedding_core.normal_form`).
 from __future__ import annotations
 
 import os
+import re
+from typing import Any
 
 import tensorflow as tf
 
 from embedding_core.config import TableConfig
 from embedding_core.errors import VocabularyError
+
+_SIZE = "size_of_export"
+_IS_SIZE = re.compile(rf"(.*/)?{_SIZE}(_\d+)?")
+
+
+def size_constant(value: Any, dtype: tf.DType) -> tf.Tensor:
+    """Return a constant that follows from how many tokens the tables have, and from where their rows are.
+
+    Two exports of a model may differ in it, although a delta leads from one to the other: the name of its operation
+    tells it from all other constants, which must be equal (`embedding_core.serving.delta_export`).
+    """
+    return tf.constant(value, dtype, name=_SIZE)
+
+
+def is_size_constant(name: str) -> bool:
+    """Return whether the operation of that name is a `size_constant`."""
+    return _IS_SIZE.fullmatch(name) is not None
 
 
 def _count_lines(path: str) -> int:
@@ -76,8 +95,11 @@ class TokenTable(tf.Module):
             tf.lookup.TextFileIndex.LINE_NUMBER,
             vocab_size=self.tokens,
         )
-        # If there is a single row for unknown tokens, no hash is needed.
-        return tf.lookup.StaticHashTable(initializer, default_value=self.tokens if self.oov_rows == 1 else -1)
+        return tf.lookup.StaticHashTable(initializer, default_value=self._default())
+
+    def _default(self) -> int:
+        """Return what the static table gives for other tokens; with a single row for them, no hash is needed."""
+        return self.tokens if self.oov_rows == 1 else -1
 
     @classmethod
     def of(cls, table: TableConfig, vocabulary_file: str | os.PathLike[str]) -> TokenTable:
@@ -106,5 +128,5 @@ class TokenTable(tf.Module):
     def unknown_ids(self, tokens: tf.Tensor) -> tf.Tensor:
         """Return the ids that tokens get if they are unknown: int64 of the same shape, -1 without a row for them."""
         if self.oov_rows <= 1:
-            return tf.fill(tf.shape(tokens), tf.constant(self.tokens if self.oov_rows else -1, tf.int64))
-        return self.tokens + tf.strings.to_hash_bucket_fast(tokens, self.oov_rows)
+            return tf.fill(tf.shape(tokens), size_constant(self.tokens if self.oov_rows else -1, tf.int64))
+        return size_constant(self.tokens, tf.int64) + tf.strings.to_hash_bucket_fast(tokens, self.oov_rows)

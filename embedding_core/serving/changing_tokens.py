@@ -55,9 +55,13 @@ class ChangingTokenTable(TokenTable):
         """
         found = tf.searchsorted(self.hashes.read_value(), hashes_of(tokens))
         same = tf.equal(_at(self.changed, found), tokens)
-        row = _at(self.places, found)
-        changed = tf.where(row < 0, self.unknown_ids(tokens), row)
-        return tf.where(same, changed, super().ids_of(tokens))
+        exported = tf.constant(GONE, tf.int64) if self._table is None else self._table.lookup(tokens)
+        row = tf.where(same, _at(self.places, found), exported)
+        return tf.where(row < 0, self.unknown_ids(tokens), row)
+
+    def _default(self) -> int:
+        """Return -1 always: the number of tokens may not be in the graph, except as a `size_constant`."""
+        return GONE
 
     def merged(self, tokens: tf.Tensor, places: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """Merge changes with those that are there, without writing them.

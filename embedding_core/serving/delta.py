@@ -19,6 +19,8 @@ from embedding_core.serving.changing_tokens import GONE, hashes_of
 from embedding_core.serving.delta_bytes import TableContent, read_content, write_content
 from embedding_core.serving.served_state import Array, Layout, ServedState, TableLayout, TableState
 
+_SHOWN = 3
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableChange:
@@ -199,8 +201,7 @@ def _applied(change: TableChange, state: TableState) -> TableState:
 def _require_same_kind(base: ServedState, new: ServedState) -> None:
     if base.layout.format != new.layout.format:
         raise DeltaError(f"what is served takes deltas of format {base.layout.format}, of an earlier release.")
-    if base.layout.graph != new.layout.graph:
-        raise DeltaError("the graph is another one: its operations, transform or constants changed.")
+    _require_same_parts(base.layout.fixed, new.layout.fixed)
     if base.layout.dense != new.layout.dense or base.tables.keys() != new.tables.keys():
         raise DeltaError("the tables, or the shapes of the dense weights, are others.")
     for name, one in base.tables.items():
@@ -208,6 +209,17 @@ def _require_same_kind(base: ServedState, new: ServedState) -> None:
         kinds = [(state.rows.dtype, state.rows.shape[1], len(state.unknown)) for state in (one, other)]
         if kinds[0] != kinds[1] or (one.tokens is None) != (other.tokens is None):
             raise DeltaError(f"table {name!r} has another dim, dtype or number of rows without a token.")
+
+
+def _require_same_parts(base: Mapping[str, str], new: Mapping[str, str]) -> None:
+    """Refuse two exports of which something differs that deltas do not carry."""
+    if not base or not new:
+        raise DeltaError("it was exported by an earlier release, which did not record what deltas do not carry.")
+    both = {**base, **new}
+    changed = [f"{name!r} ({both[name].partition(' ')[0]})" for name in sorted(both) if base.get(name) != new.get(name)]
+    if changed:
+        more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+        raise DeltaError(f"something changed that a delta does not carry: {', '.join(changed[:_SHOWN])}{more}.")
 
 
 def _change(layout: TableLayout, base: TableState, new: TableState) -> TableChange:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import graphlib
 import hashlib
 import os
-from collections import Counter
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
+from embedding_core.columns.ids import is_size_constant
 from embedding_core.config import EmbeddingConfig
 from embedding_core.delta_protocol import APPLY_DELTA
 from embedding_core.errors import ConfigError
@@ -103,39 +106,200 @@ def save_layout(layout: Layout, module: ServingModule, folder: str) -> None:
     """Write the layout of a model that was saved to a folder, with the digests of its graph and its state."""
     if isinstance(module.deltas, DeltaState):
         digest = module.deltas.digest.numpy().decode()
-        dataclasses.replace(layout, graph=graph_digest(folder), digest=digest).save(folder)
+        dataclasses.replace(layout, fixed=fixed_parts(folder, module.config), digest=digest).save(folder)
 
 
-def graph_digest(folder: str) -> str:
-    """Compute a digest of the operations in the functions of a SavedModel, and of its assets without vocabularies.
+def fixed_parts(folder: str, config: EmbeddingConfig) -> dict[str, str]:
+    """Describe all that a SavedModel computes answers with and that deltas do not carry.
 
-    It counts operations with their types and their constants that are not whole numbers. It leaves out names, sizes and
-    the salts of an export, so two exports of models that differ only in rows, tokens and weights have the same digest.
-    It is a first sieve: what a delta makes of the old graph is compared with the new model, answer by answer.
+    Deltas carry rows, tokens and dense weights. Everything else is described to the last bit: operations with all their
+    attributes and constants, assets, tables of the graph, other variables. Two exports of models that differ only in
+    rows, tokens and weights have the same description.
+
+    Objects are called by their paths from the model, and operations by what they are computed from: their names and
+    those of variables depend on what the process made before. Constants that give the place and size of a table
+    (`size_constant`) are left out, since tokens that came change them; the features say which table each of them is of.
+    Of `apply_delta`, everything is left out: a server applies deltas with the graph that it has.
+
+    Returns:
+      The kind and the digest of each object by its path, and of the values of each variable by its key.
     """
-    model = saved_model_pb2.SavedModel()
-    with open(os.path.join(folder, "saved_model.pb"), "rb") as file:
-        model.ParseFromString(file.read())
-    counted = Counter(
-        _described(node)
-        for graph in model.meta_graphs
-        for one in graph.graph_def.library.function
-        for node in one.node_def
-    )
-    lines = "\n".join(f"{count} {text}" for text, count in sorted(counted.items()))
-    return hashlib.sha256(lines.encode()).hexdigest()
+    features = repr(config.features)
+    return {"features": f"configuration {_digest(features)}", **_Objects(folder).described(), **_other_values(folder)}
 
 
-def _described(node: Any) -> str:
-    """Describe an operation without names and sizes."""
-    facts = []
-    for name in sorted(node.attr):
-        value = node.attr[name]
-        kind = value.WhichOneof("value")
-        if name.startswith("_"):
-            continue
-        if kind in ("b", "f", "type"):
-            facts.append(f"{name}={getattr(value, kind)}")
-        if kind == "tensor" and not tf.as_dtype(value.tensor.dtype).is_integer:
-            facts.append(f"{name}={hashlib.sha256(value.tensor.SerializeToString(deterministic=True)).hexdigest()}")
-    return f"{node.op} {' '.join(facts)}"
+_NOT_FOLLOWED = re.compile(r"signatures/apply_delta|token_tables/[^/]+/_table")
+_CARRIED_ROWS = re.compile(r"tables/[^/]+")
+_CARRIED_VALUES = ("tables/", "token_tables/", "dense_variables/", "deltas/")
+_OF_PROCESS = frozenset(("config_proto", "_config_proto", "_class", "_gradient_op_type", "_output_shapes"))
+"""Attributes that say how and where a graph was made, or that follow from others."""
+_NAMES_OF_RESOURCES = ("HashTableV2", "VarHandleOp")
+"""Operations whose `shared_name` holds the path of a file or a number of the process."""
+
+
+def _digest(*texts: str | bytes) -> str:
+    found = hashlib.sha256()
+    for text in texts:
+        content = text.encode() if isinstance(text, str) else text
+        found.update(b"%d " % len(content) + content)
+    return found.hexdigest()
+
+
+def _other_values(folder: str) -> dict[str, str]:
+    """Describe the variables of a SavedModel that deltas do not carry."""
+    reader = tf.train.load_checkpoint(os.path.join(folder, "variables", "variables"))
+    described = {}
+    for key in sorted(reader.get_variable_to_shape_map()):
+        if key != "_CHECKPOINTABLE_OBJECT_GRAPH" and not key.startswith(_CARRIED_VALUES):
+            value = np.asarray(reader.get_tensor(key))
+            bits = repr(value.tolist()) if value.dtype == object else value.tobytes()
+            name = key.partition("/.ATTRIBUTES")[0]
+            described[f"values of {name}"] = f"variable {_digest(str(value.dtype), str(value.shape), bits)}"
+    return described
+
+
+class _Objects:
+    """The objects of a SavedModel, by their paths."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        model = saved_model_pb2.SavedModel()
+        with open(os.path.join(folder, "saved_model.pb"), "rb") as file:
+            model.ParseFromString(file.read())
+        (graph,) = model.meta_graphs
+        self._graph, self._assets = graph.object_graph_def, graph.asset_file_def
+        self._nodes = {node.name: node for node in graph.graph_def.node}
+        self._functions = _Functions(graph.graph_def.library.function)
+        self._paths = {0: ""}
+
+    def described(self) -> dict[str, str]:
+        """Describe all objects."""
+        for references in (self._held, self._references):  # what an object holds has the path that the program gives it
+            queue = collections.deque(self._paths)
+            while queue:
+                number = queue.popleft()
+                for name, other in references(number):
+                    if other not in self._paths:
+                        self._paths[other] = f"{self._paths[number]}/{name}".lstrip("/")
+                        queue.append(other)
+        return {path or "model": self._described(number, path) for number, path in self._paths.items()}
+
+    def _described(self, number: int, path: str) -> str:
+        node = self._graph.nodes[number]
+        kind = str(node.WhichOneof("kind"))
+        if _NOT_FOLLOWED.fullmatch(path):
+            return kind
+        edges = [f"{name}: {self._paths[other]}" for name, other in self._references(number)]
+        return f"{kind} {_digest(node.registered_name, *edges, *self._facts(kind, path, getattr(node, kind)))}"
+
+    def _held(self, number: int) -> list[tuple[str, int]]:
+        """Return the objects that an object holds, by name."""
+        if _NOT_FOLLOWED.fullmatch(self._paths[number]):
+            return []
+        return sorted((child.local_name, child.node_id) for child in self._graph.nodes[number].children)
+
+    def _references(self, number: int) -> list[tuple[str, int]]:
+        """Return the objects that an object holds, and those that its functions read, by name."""
+        if _NOT_FOLLOWED.fullmatch(self._paths[number]):
+            return []
+        return self._held(number) + [
+            (f"{trace}.{place}", other)
+            for trace, name in enumerate(_concrete_functions(self._graph.nodes[number]))
+            for place, other in enumerate(self._graph.concrete_functions[name].bound_inputs)
+        ]
+
+    def _facts(self, kind: str, path: str, value: Any) -> list[str | bytes]:
+        if kind == "asset":
+            name = self._assets[value.asset_file_def_index].filename
+            return [file_digest(os.path.join(self._folder, "assets", name))["sha256"]]
+        if kind == "constant":
+            return [_bits(self._nodes[value.operation].attr["value"])]
+        if kind == "variable":
+            shape = [one.size for one in value.shape.dim]
+            return [str(value.dtype), str(shape[1:] if _CARRIED_ROWS.fullmatch(path) else shape), value.device]
+        if kind in ("function", "bare_concrete_function"):
+            names = value.concrete_functions if kind == "function" else [value.concrete_function_name]
+            keywords = [] if kind == "function" else value.argument_keywords
+            outputs = [_bits(self._graph.concrete_functions[name].output_signature) for name in names]
+            return [*keywords, *outputs, *(self._functions.digest(name) for name in names)]
+        return [_bits(value)]
+
+
+def _concrete_functions(node: Any) -> list[str]:
+    kind = node.WhichOneof("kind")
+    if kind == "bare_concrete_function":
+        return [node.bare_concrete_function.concrete_function_name]
+    return list(node.function.concrete_functions) if kind == "function" else []
+
+
+def _bits(message: Any) -> bytes:
+    content: bytes = message.SerializeToString(deterministic=True)
+    return content
+
+
+class _Functions:
+    """The functions of a graph; computes digests of what they compute, which do not depend on names."""
+
+    def __init__(self, functions: Iterable[Any]) -> None:
+        self._functions = {function.signature.name: function for function in functions}
+        self._digests: dict[str, str] = {}
+
+    def digest(self, name: str) -> str:
+        """Compute the digest of a function."""
+        if name not in self._digests:
+            self._digests[name] = self._of(self._functions[name])
+        return self._digests[name]
+
+    def _of(self, function: Any) -> str:
+        arguments = function.signature.input_arg
+        digests = {argument.name: f"argument {place}" for place, argument in enumerate(arguments)}
+        nodes = {node.name: node for node in function.node_def}
+        try:
+            ordered = _in_order(nodes)
+        except graphlib.CycleError:  # a loop of TensorFlow 1
+            return _digest(_bits(function))
+        for name in ordered:
+            digests[name] = self._of_operation(nodes[name], digests)
+        outputs = [_source(function.ret[output.name], digests) for output in function.signature.output_arg]
+        return _digest(
+            *(str(argument.type) for argument in arguments),
+            *outputs,
+            *sorted(digests[name] for name in function.control_ret.values()),
+            *sorted(digests[name] for name in nodes),  # those that only have an effect, too
+            *self._attributes("", function.attr),
+        )
+
+    def _of_operation(self, node: Any, digests: Mapping[str, str]) -> str:
+        inputs = [_source(one, digests) for one in node.input if not one.startswith("^")]
+        after = sorted(digests[one[1:]] for one in node.input if one.startswith("^"))
+        size = node.op == "Const" and is_size_constant(node.name)
+        op = node.op if node.op not in self._functions else self.digest(node.op)
+        attributes = ["its place or size"] if size else self._attributes(node.op, node.attr)
+        return _digest(op, node.device, str(len(inputs)), *inputs, *after, *attributes)
+
+    def _attributes(self, op: str, attributes: Mapping[str, Any]) -> list[str | bytes]:
+        texts: list[str | bytes] = []
+        for name in sorted(attributes):
+            if name in _OF_PROCESS or (name == "shared_name" and op in _NAMES_OF_RESOURCES):
+                continue
+            value = attributes[name]
+            called = [value.func] if value.HasField("func") else list(value.list.func)
+            texts += [name, *([self._called(one) for one in called] or [_bits(value)])]  # type: ignore[list-item]
+        return texts
+
+    def _called(self, function: Any) -> str:
+        return _digest(self.digest(function.name), *self._attributes("", function.attr))
+
+
+def _in_order(nodes: Mapping[str, Any]) -> list[str]:
+    """Order operations so that each comes after its inputs."""
+    inputs = {
+        name: {one.lstrip("^").partition(":")[0] for one in node.input} & nodes.keys() for name, node in nodes.items()
+    }
+    return list(graphlib.TopologicalSorter(inputs).static_order())
+
+
+def _source(text: str, digests: Mapping[str, str]) -> str:
+    """Describe an input: the operation or argument that it comes from, and which output of it."""
+    name, _, output = text.partition(":")
+    return f"{digests[name]} {output}"

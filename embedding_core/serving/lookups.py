@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from embedding_core.columns.ids import size_constant
 from embedding_core.config import Combiner
 from embedding_core.lookup import combine_in_order
 from embedding_core.normal_form import segments_of_splits
@@ -153,10 +154,10 @@ def _gathered(rows: Sequence[Rows], ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
     Returns:
       float32 `[features, B, dim]`, zeros for ids outside their table; and which ids are outside, bool `[features, B]`.
     """
-    outside = tf.bitcast(ids, tf.uint64) >= tf.constant([[one.count] for one in rows], tf.uint64)
-    places = ids + tf.constant([[one.start] for one in rows], tf.int64)
+    outside = tf.bitcast(ids, tf.uint64) >= size_constant([[one.count] for one in rows], tf.uint64)
+    places = ids + size_constant([[one.start] for one in rows], tf.int64)
     nothing = rows[0].nothing
-    places = tf.where(outside, tf.constant(nothing or 0, tf.int64), places)
+    places = tf.where(outside, size_constant(nothing or 0, tf.int64), places)
     vectors = decoded(rows[0].at(places))
     if nothing is None:
         indices = tf.where(outside)
@@ -224,7 +225,7 @@ def _of_each(facts: Sequence[int], offsets: tf.Tensor, sizes: tf.Tensor) -> tf.T
     The ids of a feature start at its entry of `offsets`, and its entry of `sizes` is their number. The result is
     computed as ranges that start at number + offset, minus the position of each id: five times as fast as a gather.
     """
-    first = offsets + tf.constant(facts, tf.int64)
+    first = offsets + size_constant(facts, tf.int64)
     ranges = tf.raw_ops.RaggedRange(starts=first, limits=first + sizes, deltas=tf.ones([], tf.int64)).rt_dense_values
     return ranges - tf.range(offsets[0], offsets[-1] + sizes[-1])
 

@@ -63,7 +63,8 @@ class Layout:
       dense: dtype and shape of each dense variable.
       checksum_key: two numbers drawn at the export, the key of the checksum of its deltas. A delta of another export
         therefore has a wrong checksum.
-      graph: a digest of the graph's operations; a delta cannot change them.
+      fixed: what deltas do not carry: a digest of each part by its name (`delta_export.fixed_parts`). Empty if an
+        earlier release exported the model, which did not record it.
       digest: digest of the exported state.
       format: of the content of its deltas.
     """
@@ -71,7 +72,7 @@ class Layout:
     tables: tuple[TableLayout, ...]
     dense: tuple[tuple[str, tuple[int, ...]], ...]
     checksum_key: tuple[int, int]
-    graph: str = ""
+    fixed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     digest: str = ""
     format: int = FORMAT
 
@@ -106,7 +107,7 @@ class Layout:
             tables=tuple(TableLayout(**table) for table in facts["tables"]),
             dense=tuple((dtype, tuple(shape)) for dtype, shape in facts["dense"]),
             checksum_key=(int(facts["checksum_key"][0]), int(facts["checksum_key"][1])),
-            graph=str(facts["graph"]),
+            fixed=facts.get("fixed", {}),
             digest=str(facts["digest"]),
             format=facts["format"],
         )

@@ -6,22 +6,31 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
 import json
 
+import apache_beam as beam
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_transform as tft
+import tensorflow_transform.beam as tft_beam
+from tensorflow_transform.tf_metadata import dataset_metadata, schema_utils
 from tfx.types import artifact_utils, standard_artifacts
 
 from components.artifacts import TableConfigs, Vocabularies
 from components.pusher.delta_client import apply_chain, newest_chain
 from components.pusher.served import served_versions
+from components.transform_graph import open_transform_graph
 from embedding_core.config import EmbeddingConfig
+from embedding_core.delta_protocol import DeltaError
 from embedding_core.engines import HostEngine
 from embedding_core.model_inputs import build_model
-from embedding_core.serving import export_model
+from embedding_core.serving import DeltaExport, export_model
+from embedding_core.serving.delta import Delta
+from embedding_core.serving.served_state import read_state
 from embedding_core.tasks import POSITIVE
 from embedding_core.training import TrainingConfig
 from embedding_core.training.finished_run import RunDescription
 from embedding_core.vocabulary import save_vocabulary
+from pipelines.pipeline.run_target import IN_PROCESS
 from tests.components.pusher import test_pusher as pushing
 from tests.components.pusher.test_pusher import (
     PRICE,
@@ -140,3 +149,46 @@ def test_pusher_pushes_a_delta_if_only_rows_tokens_and_weights_changed(tmp_path)
         for name in names:
             with open(os.path.join(folder, name), "rb") as file:
                 assert SECRET.encode() not in file.read(), name
+
+
+def analysed(folder, kinds, threshold):
+    """Let Transform analyse rows with these values, write its graph, and return what it computes the price from."""
+    spec = {"kind": tf.io.VarLenFeature(tf.string), "price": tf.io.FixedLenFeature([], tf.float32)}
+    metadata = dataset_metadata.DatasetMetadata(schema_utils.schema_from_feature_spec(spec))
+
+    def preprocess(row):
+        ids = tf.sparse.to_dense(tft.compute_and_apply_vocabulary(row["kind"]), default_value=-1)[:, 0]
+        large = tf.cast(row["price"], tf.int64) > tf.constant(threshold, tf.int64)
+        return {"price": tf.cast(ids, tf.float32) + tf.cast(large, tf.float32)}
+
+    with tft_beam.Context(temp_dir=f"{folder}-temp"), beam.Pipeline(argv=[*IN_PROCESS]) as pipeline:
+        rows = pipeline | beam.Create([{"kind": [kind], "price": 1.0} for kind in kinds])
+        _ = (rows, metadata) | tft_beam.AnalyzeDataset(preprocess) | tft_beam.WriteTransformFn(str(folder))
+        _ = metadata | tft_beam.WriteMetadata(f"{folder}/metadata", pipeline)
+    return open_transform_graph(str(folder), ["price"])
+
+
+def test_transform_that_learned_something_else_is_no_delta(tmp_path):
+    """Rows, tokens and weights are equal; assets of Transform and a constant of it are not."""
+    tokens = [b"a", b"b", b"c", b"d"]
+    (tmp_path / "words.txt").write_bytes(b"a\nb\nc\nd\n")
+    config, states = config_of(tokens), {}
+    kinds = ["x", "x", "x", "y", "y", "z"]
+    days = {"first": (kinds, 50), "same": (kinds, 50), "swapped": (["x", "x", "x", "z", "z", "y"], 50)}
+    days |= {"one more": ([*kinds, "w"], 50), "threshold": (kinds, 60)}
+    for name, day in days.items():
+        export_model(
+            tmp_path / name,
+            config=config,
+            tables=HostEngine(config, seed=0, with_slots=False).embedding_tables,
+            vocabularies={"words": tmp_path / "words.txt"},
+            model=build_model(MODEL, config, ("price",), {}),
+            dense=analysed(tmp_path / f"{name} graph", *day),
+            signatures=(),
+            deltas=DeltaExport(secret=SECRET.encode()),
+        )
+        states[name] = read_state(tmp_path / name)
+    Delta.between(states["first"], states["same"])
+    for name in ("swapped", "one more", "threshold"):
+        with pytest.raises(DeltaError, match="a delta does not carry"):
+            Delta.between(states["first"], states[name])

@@ -4,6 +4,8 @@ import os
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -21,6 +23,7 @@ from embedding_core.serving.delta_bytes import (
     read_content,
     write_content,
 )
+from embedding_core.serving.delta_export import fixed_parts
 from embedding_core.serving.delta_graph import checksum
 from embedding_core.serving.loaded_version import LoadedVersion
 from embedding_core.serving.served_state import LAYOUT, Layout, read_state
@@ -218,7 +221,7 @@ def test_delta_of_another_export_of_the_same_model_is_refused(tmp_path, exports,
     world = World.of(7)
     other = world.export(tmp_path / "other")
     assert Layout.load(other).digest == Layout.load(exports[0][0]).digest
-    assert Layout.load(other).graph == Layout.load(exports[0][0]).graph
+    assert Layout.load(other).fixed == Layout.load(exports[0][0]).fixed
     request, _ = request_of(read_state(other), read_state(exports[0][1]), 1)
     assert served.call("apply_delta", **request)["reason"] == b"it is damaged, or for another export"
 
@@ -267,5 +270,141 @@ def test_delta_needs_rows_to_spare_and_the_same_graph(tmp_path, exports):
     with pytest.raises(DeltaError, match="'words' has 4 spare rows for 5 new tokens"):
         Delta.between(base, read_state(world.export(tmp_path / "more")))
     half = read_state(World.of(7).export(tmp_path / "half", rows_dtype="float16"))
-    with pytest.raises(DeltaError, match="the graph is another one"):
+    with pytest.raises(DeltaError, match="a delta does not carry"):
         Delta.between(base, half)
+
+
+class Transform(tf.Module):
+    """Computes the dense input of a world by a function, which may read tables, assets and variables in `held`."""
+
+    def __init__(self, compute, *held):
+        super().__init__()
+        self.compute, self.held = compute, list(held)
+
+    def __call__(self, raw):
+        return {"price": tf.cast(self.compute(raw["price"]), tf.float32)}
+
+
+def of_constant(value):
+    return lambda folder: Transform(lambda price: tf.equal(price, tf.cast(tf.constant(value), tf.float32)))
+
+
+def of_text(value):
+    return lambda folder: Transform(lambda price: tf.equal(tf.strings.as_string(price), value))
+
+
+def of_table(values):
+    def make(folder):
+        pairs = tf.lookup.KeyValueTensorInitializer(tf.constant([b"1", b"2"]), tf.constant(values))
+        table = tf.lookup.StaticHashTable(pairs, -1)
+        return Transform(lambda price: table.lookup(tf.strings.as_string(price, precision=0)), table)
+
+    return make
+
+
+def of_file(lines):
+    def make(folder):
+        (folder / "words.txt").write_text(lines)
+        where = tf.lookup.TextFileIndex
+        words = tf.lookup.TextFileInitializer(
+            str(folder / "words.txt"), tf.string, where.WHOLE_LINE, tf.int64, where.LINE_NUMBER
+        )
+        table = tf.lookup.StaticHashTable(words, -1)
+        return Transform(lambda price: table.lookup(tf.strings.as_string(price, precision=0)), table)
+
+    return make
+
+
+def of_nested_model(lines):
+    """Save a model with an asset, and load it, as Transform's layer does."""
+
+    def make(folder):
+        inner = of_file(lines)(folder)
+        inner.call = tf.function(inner.compute, input_signature=[tf.TensorSpec([None], tf.float32)])
+        tf.saved_model.save(inner, str(folder / "inner"))
+        loaded = tf.saved_model.load(str(folder / "inner"))
+        return Transform(loaded.call, loaded)
+
+    return make
+
+
+def of_variable(value):
+    def make(folder):
+        variable = tf.Variable(value)
+        return Transform(lambda price: price * variable, variable)
+
+    return make
+
+
+def of_captured(value):
+    def make(folder):
+        constant = tf.constant(value, tf.int64)  # outside of the function: it is no operation of it
+        return Transform(lambda price: tf.cast(price, tf.int64) > constant)
+
+    return make
+
+
+def of_operation(compute):
+    return lambda folder: Transform(compute)
+
+
+def of_called(value):
+    inner = tf.function(lambda price: tf.where(price > 0, tf.cast(price, tf.int64), value))
+    return lambda folder: Transform(
+        lambda price: tf.cond(tf.size(price) > 1, lambda: inner(price), lambda: inner(-price))
+    )
+
+
+def replaced(pattern):
+    return lambda price: tf.strings.to_number(tf.strings.regex_replace(tf.strings.as_string(price), pattern, "7"))
+
+
+def in_buckets(boundary):
+    return lambda price: tf.raw_ops.Bucketize(input=price, boundaries=[0.0, boundary])
+
+
+ANSWERS = "'signatures/serving_default' .bare_concrete_function"
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "after", "named"),
+    [
+        (of_constant, 50, 60, ANSWERS),
+        (of_constant, 0.5, 0.6, ANSWERS),
+        (of_constant, True, False, ANSWERS),
+        (of_text, "1.5", "2.5", ANSWERS),
+        (of_called, 50, 60, ANSWERS),
+        (lambda value: of_operation(replaced(value)), "1", "2", ANSWERS),
+        (lambda value: of_operation(in_buckets(value)), 1.0, 2.0, ANSWERS),
+        (of_captured, 50, 60, "capture_0' .constant"),
+        (of_variable, 2.0, 3.0, "'values of transform/held/0' .variable"),
+        (of_table, (3, 4), (4, 3), "'transform/held/0/.*' .constant"),
+        (of_file, "1\n2\n", "2\n1\n", "'transform/held/0/.*' .asset"),
+        (of_file, "1\n2\n", "1\n2\n3\n", "'transform/held/0/.*' .asset"),
+        (of_nested_model, "1\n2\n", "2\n1\n", "'transform/held/0/.*' .asset"),
+    ],
+)
+def test_change_that_no_delta_carries_is_named(tmp_path, exports, kind, before, after, named):
+    state, parts = read_state(exports[0][0]), []
+    for number, value in enumerate((before, before, after)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        module = tf.Module()
+        module.transform = transform = kind(value)(folder)
+        answers = tf.function(lambda price, transform=transform: transform({"price": price}))
+        signature = answers.get_concrete_function(price=tf.TensorSpec([None], tf.float32))
+        tf.saved_model.save(module, folder / "model", signatures={"serving_default": signature})
+        parts.append(fixed_parts(str(folder / "model"), World.of(7).config()))
+    first, same, other = (
+        dataclasses.replace(state, layout=dataclasses.replace(state.layout, fixed=fixed)) for fixed in parts
+    )
+    Delta.between(first, same)
+    with pytest.raises(DeltaError, match=f"something changed that a delta does not carry: .*{named}"):
+        Delta.between(first, other)
+
+
+def test_version_of_an_earlier_release_needs_a_whole_version(exports):
+    states = [read_state(folder) for folder in exports[0][:2]]
+    base = dataclasses.replace(states[0], layout=dataclasses.replace(states[0].layout, fixed={}))
+    with pytest.raises(DeltaError, match="exported by an earlier release"):
+        Delta.between(base, states[1])
