@@ -52,7 +52,7 @@ def plan_delta(destination: str, exported: str, settings: Deltas) -> PlannedDelt
     """
     newest = max(served_versions(destination), default=None)
     if newest is None:
-        raise DeltaError("no version was pushed yet.")
+        raise DeltaError("no version was pushed yet: the next push can be a delta.")
     version = os.path.join(destination, str(newest))
     try:
         manifest = verify_version(version)
@@ -61,7 +61,9 @@ def plan_delta(destination: str, exported: str, settings: Deltas) -> PlannedDelt
     except CheckpointError as error:
         raise DeltaError(str(error)) from error
     if len(chain) >= settings.full_every:
-        raise DeltaError(f"version {newest} has {len(chain)} deltas, and `full_every` is {settings.full_every}.")
+        raise DeltaError(
+            f"version {newest} has {len(chain)} deltas, and `push.deltas.full_every` is {settings.full_every}."
+        )
     for link in chain:
         served = Delta.from_bytes(link.content, served).applied(served)
     new = read_state(exported)
@@ -75,7 +77,7 @@ def _link(number: int, served: ServedState, new: ServedState, max_share: float) 
     if len(content) > max_share * new.size:
         raise DeltaError(
             f"the delta has {len(content)} bytes, {len(content) / new.size:.3g} of the model's {new.size}; "
-            f"`max_share` is {max_share:g}."
+            f"`push.deltas.max_share` is {max_share:g}; raise it if servers are to take such a delta."
         )
     facts = {"bytes": len(content), "changed_bytes": delta.changed_bytes, "changes": delta.counts()}
     key = served.layout.checksum_key

@@ -219,7 +219,10 @@ def _require_same_parts(base: Mapping[str, str], new: Mapping[str, str]) -> None
     changed = [f"{name!r} ({both[name].partition(' ')[0]})" for name in sorted(both) if base.get(name) != new.get(name)]
     if changed:
         more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
-        raise DeltaError(f"something changed that a delta does not carry: {', '.join(changed[:_SHOWN])}{more}.")
+        raise DeltaError(
+            f"something changed that a delta does not carry: {', '.join(changed[:_SHOWN])}{more}; if Transform "
+            "learned it from new data, `follow` keeps what Transform learned for `follow.full_run_every` runs."
+        )
 
 
 def _change(layout: TableLayout, base: TableState, new: TableState) -> TableChange:
@@ -259,7 +262,9 @@ def _free_rows(layout: TableLayout, used: npt.NDArray[np.int64], count: int) -> 
     free[layout.tokens : (layout.tokens or 0) + layout.oov_rows] = False
     rows = np.flatnonzero(free)
     if len(rows) < count:
-        raise DeltaError(f"table {layout.name!r} has {len(rows)} spare rows for {count} new tokens.")
+        raise DeltaError(
+            f"table {layout.name!r} has {len(rows)} spare rows for {count} new tokens: raise `push.deltas.spare_rows`."
+        )
     return rows[:count]
 
 

@@ -85,7 +85,7 @@ def follow(
         push: Figures = {"pushed": True}
         for report in following.follow(checked, until_idle=until_idle, runs=runs):
             push = report.push
-            outcome = f"pushed version {push['version']}" if push["pushed"] else f"pushed nothing: {push['reason']}"
+            outcome = f"pushed {report.pushed_as}" if push["pushed"] else f"pushed nothing: {push['reason']}"
             echo(f"{outcome} (the nodes took {report.took})")
     except KeyboardInterrupt:
         raise typer.Exit(_stopped()) from None

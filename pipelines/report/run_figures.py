@@ -216,8 +216,17 @@ def _push(node: Node, missed: Sequence[str], request: Callable[[str], str]) -> F
         "version": pushed_name(node.facts),
         "destination": destination,
         "reason": reason.strip(),
+        "form": _form_of(node.facts) if pushed else "",
+        "full_push": str(node.facts.get("full_push", "")),
         "query": _note_of_delta(node.facts) + request(destination) if pushed else "",
     }
+
+
+def _form_of(facts: Mapping[str, Any]) -> str:
+    """Return how a model that takes deltas was pushed; "" if it does not take deltas."""
+    if "full_push" not in facts:
+        return ""
+    return "delta" if int(facts.get("pushed_delta") or 0) else "whole version"
 
 
 def _note_of_delta(facts: Mapping[str, Any]) -> str:

@@ -28,7 +28,8 @@ class Report:
       seconds: wall time of all nodes.
       seconds_with_cache: `seconds`, with the time that cached outputs once took instead of the time of a cache hit.
       nodes: per node its name, state, seconds, execution id, and `made_in`: the seconds that its outputs once took.
-      push: `pushed`, `version`, `destination`, `reason`, and `query`, lines of Python that send the version a request.
+      push: `pushed`, `version`, `destination`, `reason`, and `query`, lines of Python that send the version a request;
+        if the model takes deltas, `form`, "delta" or "whole version", and `full_push`, why no delta was pushed.
       metric_names: the metrics of `quality`.
       quality: per scorer (the model first, then the baselines) its metrics on the eval split.
       eval_rows: number of rows of the eval split that `quality` was measured on.
@@ -104,6 +105,14 @@ class Report:
     def has_repeats(self) -> bool:
         """Whether true candidates were left out of rankings because they were seen."""
         return any("nothing_left_out" in row for row in self.evaluation)
+
+    @property
+    def pushed_as(self) -> str:
+        """The version that was pushed, in words; if the model takes deltas, whether it is one, or why it is not."""
+        version, form = f"version {self.push['version']}", self.push.get("form")
+        if form == "delta":
+            return f"{version}, a delta,"
+        return f"{version}, a whole version ({self.push['full_push'].removesuffix('.')})," if form else version
 
     @property
     def took(self) -> str:

@@ -56,7 +56,7 @@ def _pushed(report: Report) -> str:
     version, destination = report.push["version"], report.push["destination"]
     if any(node["node"] == "EmbeddingPusher" and node["state"] == "cached" for node in report.nodes):
         return f"version {version} is already served; nothing new was trained or pushed: {destination}"
-    return f"pushed version {version} to {destination}"
+    return f"pushed {report.pushed_as} to {destination}"
 
 
 def _quality_rows(report: Report) -> list[dict[str, str]]:

@@ -19,7 +19,10 @@ def followed(folder):
     config = load_config(folder / "my.yaml", DELTAS)
     reports = list(follow(config, until_idle=True))
     for report in reports:
-        assert ("serve-delta" in report.push["query"]) == ("-delta-" in report.push["version"])
+        is_delta = "-delta-" in report.push["version"]
+        assert ("serve-delta" in report.push["query"]) == is_delta
+        assert report.push["form"] == ("delta" if is_delta else "whole version")
+        assert (report.push["full_push"] == "") == is_delta
     return [report.push["version"] for report in reports]
 
 

@@ -72,7 +72,7 @@ def test_deltas_are_proven_and_written_in_order(models, served):
 
 @pytest.mark.parametrize(
     ("settings", "reason"),
-    [({"full_every": 1}, "`full_every` is 1"), ({"max_share": 0.01}, "`max_share` is 0.01")],
+    [({"full_every": 1}, "`push.deltas.full_every` is 1"), ({"max_share": 0.01}, "`push.deltas.max_share` is 0.01")],
 )
 def test_whole_version_is_pushed_if_deltas_are_many_or_large(models, served, settings, reason):
     push(served, models, 1)

@@ -267,7 +267,7 @@ def test_delta_needs_rows_to_spare_and_the_same_graph(tmp_path, exports):
     world = World.of(7)
     base = read_state(world.export(tmp_path / "base", spare_rows=0.0, min_spare_rows=3))
     world.step(came=5, went=1)
-    with pytest.raises(DeltaError, match="'words' has 4 spare rows for 5 new tokens"):
+    with pytest.raises(DeltaError, match=r"'words' has 4 spare rows for 5 new tokens: raise `push\.deltas"):
         Delta.between(base, read_state(world.export(tmp_path / "more")))
     half = read_state(World.of(7).export(tmp_path / "half", rows_dtype="float16"))
     with pytest.raises(DeltaError, match="a delta does not carry"):

@@ -186,6 +186,25 @@ def test_screen_says_whether_the_version_is_new(state, words):
     assert words in console.export_text()
 
 
+@pytest.mark.parametrize(
+    ("form", "why", "words"),
+    [
+        ("delta", "", "version 7, a delta, to"),
+        (
+            "whole version",
+            "`push.deltas.max_share` is 0.25.",
+            "7, a whole version (`push.deltas.max_share` is 0.25), to",
+        ),
+    ],
+)
+def test_push_line_says_delta_or_whole_version_and_why(tmp_path, form, why, words):
+    console = Console(record=True, width=120, file=io.StringIO())
+    report = dataclasses.replace(REPORT, push={**REPORT.push, "form": form, "full_push": why})
+    print_report(report, "report.html", console)
+    assert f"{words} /srv/7" in console.export_text()
+    assert f"{words} <code>/srv/7" in Path(save_report(report, str(tmp_path))).read_text()
+
+
 def test_chart_is_one_svg_element_with_readable_text():
     svg = line_chart({"train": [(1, 2.0), (2, 1.0)], "eval": []}, x_label="step")
     assert svg.startswith("<svg")
