@@ -2,8 +2,11 @@
 
     <version>/                        a published version
     deltas/<version>/<number>/        delta.pb and manifest.json; numbers are 1, 2, 3, ...
+    .deltas-<version>-<number>        an empty file: the number of the last delta
 
-A delta is written under a hidden name, synced and renamed while `.versions.lock` is locked, as a version is.
+A delta is written under a hidden name, synced and renamed while `.versions.lock` is locked, as a version is. It is
+published when the empty file is renamed to its number: no reader sees a delta beyond it, and all see if one up to it is
+missing. Without that file, which an earlier release did not write, all deltas that are there are published.
 """
 
 from __future__ import annotations
@@ -12,12 +15,21 @@ import dataclasses
 import os
 from collections.abc import Sequence
 
-from components.pusher.publish import DELTAS, order_lock
+from components.pusher.publish import DELTAS, end_file, order_lock, recorded_end
 from components.pusher.served import manifest_facts, number_names, served_versions
 from embedding_core.delta_protocol import DeltaError
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.schema import Json
-from embedding_core.storage import SealedFolder, StrPath, hidden_folder, put_in_place, remove_leftovers, sync, sync_tree
+from embedding_core.storage import (
+    SealedFolder,
+    StrPath,
+    hidden_folder,
+    put_in_place,
+    remove_folder,
+    remove_leftovers,
+    sync,
+    sync_tree,
+)
 
 _CONTENT = "delta.pb"
 _SEALED = SealedFolder(
@@ -54,8 +66,10 @@ def folder_of(destination: StrPath, version: int) -> str:
 
 
 def numbers_of(destination: StrPath, version: int) -> list[int]:
-    """List the numbers of a version's deltas, ascending."""
-    return sorted({int(name) for name in number_names(folder_of(destination, version))})
+    """List the numbers of a version's deltas that are there, ascending."""
+    numbers = sorted({int(name) for name in number_names(folder_of(destination, version))})
+    end = recorded_end(os.path.abspath(destination), version)
+    return [number for number in numbers if end is None or number <= end]
 
 
 def read_link(destination: StrPath, version: int, number: int) -> Link:
@@ -95,10 +109,10 @@ def read_chain(destination: StrPath, version: int, first: str) -> list[Link]:
     """
     chain: list[Link] = []
     numbers = numbers_of(destination, version)
-    for number, expected in zip(numbers, range(1, len(numbers) + 1), strict=True):
-        if number != expected:
+    for number in range(1, last_delta(destination, version) + 1):
+        if number not in numbers:
             raise CheckpointError(
-                f"delta {expected} of version {version} is missing in {folder_of(destination, version)!r}, which has "
+                f"delta {number} of version {version} is missing in {folder_of(destination, version)!r}, which has "
                 f"{numbers}: push the model again, which publishes a whole version."
             )
         link = read_link(destination, version, number)
@@ -129,8 +143,9 @@ def version_with_deltas(folder: StrPath) -> tuple[str, int] | None:
 
 
 def last_delta(destination: StrPath, version: int) -> int:
-    """Return the number of a version's last delta; 0 if it has none."""
-    return max(numbers_of(destination, version), default=0)
+    """Return the number of the last delta that was published of a version, which may be missing; 0 if none was."""
+    end = recorded_end(os.path.abspath(destination), version)
+    return max(numbers_of(destination, version), default=0) if end is None else end
 
 
 def served_facts(destination: str, version: int) -> Json:
@@ -171,6 +186,7 @@ def write_chain(destination: StrPath, version: int, chain: Sequence[Link]) -> No
             _write(os.path.join(hidden, str(link.number)), version, link)
         sync_tree(hidden)
         put_in_place(hidden, folder)
+    _write_end(os.path.abspath(destination), version, len(chain))
 
 
 def publish_delta(destination: StrPath, version: int, chain: Sequence[Link], link: Link) -> str:
@@ -198,16 +214,27 @@ def publish_delta(destination: StrPath, version: int, chain: Sequence[Link], lin
         with order_lock(root):
             remove_leftovers(folder)
             _require_newest(root, version, chain, link)
+            if recorded_end(root, version) is None:
+                _write_end(root, version, len(chain))
+            remove_folder(os.path.join(folder, str(link.number)))  # of a push that died before it published its delta
             with hidden_folder(os.path.join(folder, "delta")) as hidden:
                 _write(hidden, version, link)
                 sync_tree(hidden)
                 put_in_place(hidden, os.path.join(folder, str(link.number)))
+            put_in_place(end_file(root, version, len(chain)), end_file(root, version, link.number))
     except OSError as error:
         raise CheckpointError(
             f"a delta could not be written below {folder!r} ({error}): what is there is unchanged; make room, and push "
             "again."
         ) from error
     return os.path.join(folder, str(link.number))
+
+
+def _write_end(root: str, version: int, number: int) -> None:
+    """Record the number of the last delta of a version that has no such record."""
+    with open(end_file(root, version, number), "wb"):
+        pass
+    sync(root)
 
 
 def _write(folder: str, version: int, link: Link) -> None:
@@ -220,7 +247,13 @@ def _write(folder: str, version: int, link: Link) -> None:
 
 def _require_newest(root: str, version: int, chain: Sequence[Link], link: Link) -> None:
     newest, numbers = max(served_versions(root), default=None), numbers_of(root, version)
-    if newest != version or numbers != [one.number for one in chain] or link.number != len(chain) + 1:
+    there = [one.number for one in chain]
+    if (
+        newest != version
+        or numbers != there
+        or last_delta(root, version) != len(there)
+        or link.number != len(there) + 1
+    ):
         raise DeltaError(
             f"another push came first: version {newest} is the newest, and version {version} has the deltas {numbers}."
         )

@@ -27,6 +27,7 @@ from embedding_core.storage import (
     hidden_folder,
     is_remote,
     locked_file,
+    names_in,
     put_in_place,
     remove_folder,
     remove_leftovers,
@@ -36,6 +37,7 @@ from embedding_core.storage import (
 
 DELTAS = "deltas"
 """The folder, beside the versions, of their deltas (`components.pusher.delta_chain`)."""
+_END = re.compile(r"\.deltas-(?P<version>[0-9]+)-(?P<number>[0-9]+)")
 _HIDDEN = "version"
 _EARLIER_LOCK = re.compile(r"\.push-[0-9a-f]{32}\.lock\Z")
 _ORDER_LOCK = ".versions.lock"
@@ -202,11 +204,34 @@ def _give_number(copy: str, root: str, clock: Callable[[], float], before: Calla
 
 def _remove_deltas_without_version(root: str) -> None:
     """Remove deltas above all versions: a rollback that died left them, or their version was removed by hand."""
-    folder, versions = os.path.join(root, DELTAS), served_versions(root)
+    folder, newest = os.path.join(root, DELTAS), max(served_versions(root), default=0)
     remove_leftovers(folder)
     for name in number_names(folder):
-        if int(name) > max(versions, default=0) and not os.path.exists(_aside(root, int(name))):
+        if int(name) > newest and not os.path.exists(_aside(root, int(name))):
             remove_folder(os.path.join(folder, name))
+    for version, path in _ends(root):
+        if version > newest and not os.path.exists(_aside(root, version)):
+            os.unlink(path)
+
+
+def end_file(root: str, version: int, number: int) -> str:
+    """Return the path of the empty file that says that `number` is the last delta of a version.
+
+    It is beside the versions, so that it stays if deltas are removed.
+    """
+    return os.path.join(root, f".deltas-{version}-{number}")
+
+
+def recorded_end(root: str, version: int) -> int | None:
+    """Return the number of a version's last delta; None if there are no deltas, or those of an earlier release."""
+    numbers = [int(path.rpartition("-")[2]) for other, path in _ends(root) if other == version]
+    return max(numbers, default=None)
+
+
+def _ends(root: str) -> list[tuple[int, str]]:
+    """Return the versions for which a last delta is recorded, and the paths of the records."""
+    found = [match for match in map(_END.fullmatch, names_in(root)) if match]
+    return [(int(match["version"]), os.path.join(root, match[0])) for match in found]
 
 
 def order_lock(root: str) -> contextlib.AbstractContextManager[bool]:
@@ -246,6 +271,9 @@ def _move_deltas(root: str, version: str, hidden: str) -> None:
     deltas = os.path.join(root, DELTAS, version)
     if os.path.isdir(deltas):
         os.rename(deltas, os.path.join(hidden, f"{DELTAS}-{version}"))
+    for number, path in _ends(root):
+        if number == int(version):
+            os.rename(path, os.path.join(hidden, os.path.basename(path)))
 
 
 def set_version_aside(base: StrPath, version: int) -> str | None:

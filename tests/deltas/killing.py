@@ -12,7 +12,7 @@ import random
 import signal
 import sys
 
-from components.pusher.delta_chain import Link, folder_of, publish_delta, read_chain
+from components.pusher.delta_chain import Link, damage_of_chain, folder_of, publish_delta, read_chain
 from components.pusher.publish import publish
 from components.pusher.rollback import roll_back
 from components.pusher.served import served_versions
@@ -30,11 +30,17 @@ def link_of(number):
 
 
 def is_whole(base, version):
-    """Return the number of deltas, after a check of the content of each."""
+    """Return the number of deltas, after a check of the content of each; one that is removed would be missed."""
+    assert damage_of_chain(base, version) is None
     chain = read_chain(base, version, FIRST)
     assert [(one.number, one.content, one.base) for one in chain] == [
         (one.number, one.content, one.base) for one in map(link_of, range(1, len(chain) + 1))
     ]
+    if chain:
+        newest = os.path.join(folder_of(base, version), str(len(chain)))
+        os.rename(newest, newest + ".away")
+        assert "is missing" in damage_of_chain(base, version)
+        os.rename(newest + ".away", newest)
     return len(chain)
 
 
@@ -79,6 +85,7 @@ class GoingBack(Writing):
         """Count hidden folders, and deltas of no version."""
         versions = {str(number) for number in served_versions(self.base)}
         deltas = os.listdir(os.path.join(self.base, "deltas"))
+        deltas += [name.split("-")[1] for name in os.listdir(self.base) if name.startswith(".deltas-")]
         return sum(".tmp-" in name for name in os.listdir(self.base)) + sum(name not in versions for name in deltas)
 
 

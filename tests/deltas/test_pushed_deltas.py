@@ -6,6 +6,7 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
 import dataclasses
 import json
+import shutil
 import threading
 from http.server import HTTPServer
 
@@ -220,6 +221,9 @@ def test_verify_reads_deltas_too(models, served, command, capsys):
     (served / "deltas" / "1" / "1" / "delta.pb").write_bytes(b"damaged")
     assert exit_code("verify", served / "1") == 1
     assert "'delta.pb' is not what its manifest says" in capsys.readouterr().err
+    shutil.rmtree(served / "deltas" / "1" / "1")
+    assert exit_code("verify", served / "1") == 1
+    assert "delta 1 of version 1 is missing" in capsys.readouterr().err
 
 
 def test_run_and_follow_want_the_secret_before_anything_is_loaded(tmp_path, monkeypatch, command, capsys):

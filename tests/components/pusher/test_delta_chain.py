@@ -1,10 +1,15 @@
 """Deltas are written whole, in order, behind the newest version; a chain with a fault is not read."""
 
+import shutil
+
 import pytest
 
 from components.pusher.delta_chain import (
     Link,
+    chain_of_version,
+    damage_of_chain,
     folder_of,
+    last_delta,
     numbers_of,
     publish_delta,
     read_chain,
@@ -76,6 +81,35 @@ def test_delta_behind_another_push_is_refused(base, version, known, number):
     assert (numbers_of(base, 1), numbers_of(base, 2)) == ([], [1, 2])
 
 
+@pytest.mark.parametrize("removed", ["deltas/2/2", "deltas/2", "deltas"])
+def test_removed_newest_deltas_are_noticed(base, removed):
+    assert damage_of_chain(str(base), 2) is None
+    shutil.rmtree(base / removed)
+    assert "of version 2 is missing" in damage_of_chain(str(base), 2)
+    assert last_delta(base, 2) == 2
+    with pytest.raises(CheckpointError, match="is missing"):
+        chain_of_version(base / "2", {"deltas": {"digest": "digest 0"}})
+    with pytest.raises(DeltaError, match="another push came first"):
+        publish_delta(base, 2, [link(1)], link(2))
+
+
+def test_delta_whose_push_died_is_not_read_and_is_written_again(base):
+    (base / ".deltas-2-2").rename(base / ".deltas-2-1")  # as if it was killed before the last rename
+    assert damage_of_chain(str(base), 2) is None
+    assert read_chain(base, 2, "digest 0") == [link(1)]
+    publish_delta(base, 2, [link(1)], link(2))
+    assert read_chain(base, 2, "digest 0") == [link(1), link(2)]
+    assert [path.name for path in base.glob(".deltas-*")] == [".deltas-2-2"]
+
+
+def test_deltas_of_an_earlier_release_have_no_recorded_end(base):
+    (base / ".deltas-2-2").unlink()
+    assert read_chain(base, 2, "digest 0") == [link(1), link(2)]
+    publish_delta(base, 2, [link(1), link(2)], link(3))
+    shutil.rmtree(base / "deltas" / "2" / "3")
+    assert "delta 3 of version 2 is missing" in damage_of_chain(str(base), 2)
+
+
 def test_delta_that_cannot_be_written_leaves_the_others(base, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -95,13 +129,14 @@ def test_rollback_copies_deltas_and_keep_last_removes_them(base):
     assert len(served_versions(base)) == 5
     assert keep_newest(base, 2) == [1, 2, 3]
     assert [path.name for path in (base / "deltas").iterdir()] == [str(copy.version)]
+    assert [path.name for path in base.glob(".deltas-*")] == [f".deltas-{copy.version}-2"]
     assert folder_of(base, copy.version) == str(base / "deltas" / str(copy.version))
 
 
 def test_deltas_of_a_version_that_is_gone_are_not_those_of_the_next_one(base):
     (base / "2").rename(base.parent / "away")
     assert publish(base.parent / "model", base, check=lambda path: {}, clock=lambda: 2).version == 2
-    assert numbers_of(base, 2) == []
+    assert (numbers_of(base, 2), last_delta(base, 2)) == ([], 0)
 
 
 def test_deltas_of_a_version_set_aside_are_kept(base):
