@@ -7,12 +7,16 @@ some reaches the same state, and repeating the command changes nothing.
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import http.client
 import json
 import re
+import socket
+import threading
+import time
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from components.pusher.delta_chain import Link, exported_digest, read_chain
@@ -25,6 +29,8 @@ Call: TypeAlias = Callable[..., Mapping[str, Any]]
 NOTHING: Mapping[str, Any] = {"number": 0, "base": "", "digest": "", "checksum": "", "delta": b"", "secret": b""}
 """The inputs of a call that changes nothing, and says what is served."""
 _TIMEOUT = 60.0
+_LARGEST_ANSWER = 1 << 16
+"""Bytes of an answer that are read; `apply_delta` answers with two numbers, a digest and a reason."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +81,7 @@ def apply_chain(server: Any, first: str, chain: Sequence[Link], secret: bytes) -
     call = server if callable(server) else _call_of(server)
     number, digest = _ask(call)
     digests = [first, *(link.digest for link in chain)]
-    if number >= len(digests) or digests[number] != digest:
+    if not 0 <= number < len(digests) or digests[number] != digest:
         raise DeltaError(
             f"the server has applied delta {number} and serves {digest[:12]}..., which is not in this chain of "
             f"{len(chain)} deltas: let it load the newest version again, and repeat the command."
@@ -90,12 +96,17 @@ def apply_chain(server: Any, first: str, chain: Sequence[Link], secret: bytes) -
             delta=link.content,
             secret=secret,
         )
-        if not int(answer["applied"]) and _text(answer[MODEL_DIGEST]) != link.digest:
-            raise DeltaError(
-                f"the server refused delta {link.number}: {_text(answer['reason'])}; it serves delta "
-                f"{int(answer['number'])}, unchanged."
-            )
         number, digest = int(answer["number"]), _text(answer[MODEL_DIGEST])
+        if digest != link.digest and int(answer["applied"]):
+            raise DeltaError(
+                f"the server says that it applied delta {link.number}, and serves {digest[:12]!r}..., not "
+                f"{link.digest[:12]}...: check that the address is that of TensorFlow Serving's REST interface."
+            )
+        if digest != link.digest:
+            raise DeltaError(
+                f"the server refused delta {link.number}: {_text(answer['reason'])}; it serves delta {number}, "
+                "unchanged."
+            )
     return Applied(before, number, digest)
 
 
@@ -129,7 +140,8 @@ def rest_call(server: str, model: str, version: int, timeout: float = _TIMEOUT) 
       server: address, such as http://localhost:8501.
       model: name of the model on the server.
       version: number of the version, which the server must have loaded.
-      timeout: seconds to wait for an answer.
+      timeout: seconds from the start of a request to the end of its answer; to connect, as long for each address of
+        the host.
 
     Raises:
       ConfigError: the address is not one of http or https, or has more than a host, a port and a path.
@@ -142,9 +154,10 @@ def rest_call(server: str, model: str, version: int, timeout: float = _TIMEOUT) 
         body = json.dumps({"signature_name": APPLY_DELTA, "inputs": {name: _json(one) for name, one in inputs.items()}})
         connection = kind(str(address.hostname), port, timeout=timeout)
         try:
-            connection.request("POST", path, body, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            content = response.read()
+            with _deadline(connection, timeout):
+                connection.request("POST", path, body, {"Content-Type": "application/json"})
+                response = connection.getresponse()
+                content = response.read(_LARGEST_ANSWER + 1)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise DeltaError(
                 f"the server did not answer ({type(error).__name__}: {error}): check that it runs, and repeat the "
@@ -160,6 +173,36 @@ def rest_call(server: str, model: str, version: int, timeout: float = _TIMEOUT) 
         return _outputs_of(content)
 
     return call
+
+
+@contextlib.contextmanager
+def _deadline(connection: http.client.HTTPConnection, seconds: float) -> Iterator[None]:
+    """Connect, and end the connection when the time is up: a socket's timeout bounds each of its calls, not their sum.
+
+    Raises:
+      TimeoutError: the time was up before the block ended.
+    """
+    start, is_late = time.monotonic(), threading.Event()
+    connection.connect()
+    channel = connection.sock
+
+    def end() -> None:
+        is_late.set()
+        with contextlib.suppress(OSError):  # it is closed already
+            channel.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(max(0.0, start + seconds - time.monotonic()), end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException, ValueError):
+        if not is_late.is_set():
+            raise
+    finally:
+        timer.cancel()
+    if is_late.is_set():
+        raise TimeoutError(f"its answer was not complete after {seconds:g} s; `--timeout` gives it more")
 
 
 def _address(server: str) -> tuple[urllib.parse.SplitResult, int | None]:
@@ -183,17 +226,22 @@ def _error_of(content: bytes) -> str:
     """Return what a server says is wrong: the `error` of TensorFlow Serving, or the first characters of anything."""
     try:
         return str(json.loads(content)["error"])[:200]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return content[:200].decode(errors="replace")
 
 
 def _outputs_of(content: bytes) -> Mapping[str, Any]:
     """Parse the outputs of `apply_delta`."""
+    if len(content) > _LARGEST_ANSWER:
+        raise DeltaError(
+            f"the server answered more than {_LARGEST_ANSWER:,} bytes, which `{APPLY_DELTA}` never does: check that "
+            "the address is that of TensorFlow Serving's REST interface."
+        )
     try:
         found = json.loads(content)["outputs"]
         numbers = {name: int(found[name]) for name in ("applied", "number")}
         return {**numbers, **{name: str(found[name]) for name in ("reason", MODEL_DIGEST)}}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise DeltaError(
             f"the server did not answer as `{APPLY_DELTA}` does, but {content[:100]!r}: check that the address is that "
             "of TensorFlow Serving's REST interface."

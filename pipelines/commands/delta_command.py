@@ -27,7 +27,7 @@ def serve_delta(
     secret_variable: Annotated[
         str | None, typer.Option(metavar="NAME", help="Environment variable of the secret; see `push.deltas`.")
     ] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, max=86_400, help="Seconds to wait for an answer.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0.1, max=86_400, help="Seconds for a request and its answer.")] = 60.0,
 ) -> None:
     """Apply the deltas of the newest version below DESTINATION to servers that run.
 

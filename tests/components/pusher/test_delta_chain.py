@@ -1,6 +1,12 @@
-"""Deltas are written whole, in order, behind the newest version; a chain with a fault is not read."""
+"""Deltas are written whole, in order, behind the newest version; chains with a fault and wrong servers are refused."""
 
+import contextlib
+import itertools
+import json
 import shutil
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -15,6 +21,7 @@ from components.pusher.delta_chain import (
     read_chain,
     served_facts,
 )
+from components.pusher.delta_client import NOTHING, apply_chain, rest_call
 from components.pusher.publish import keep_newest, publish, set_version_aside
 from components.pusher.rollback import roll_back
 from components.pusher.served import served_versions
@@ -151,3 +158,70 @@ def test_version_with_a_damaged_delta_is_not_rolled_back_to(base):
     with pytest.raises(CheckpointError, match="damaged"):
         roll_back(base, to=2)
     assert served_versions(base) == [1, 2, 3]
+
+
+@contextlib.contextmanager
+def stranger(answers):
+    """Serve each request with the bytes that a function yields, until the client goes away; yield the address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            with contextlib.suppress(OSError):
+                for part in answers():
+                    self.wfile.write(part)
+            self.close_connection = True
+
+        def log_message(self, *arguments):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def whole(status, content):
+    return lambda: [b"HTTP/1.0 %d answer\r\n\r\n" % status, content]
+
+
+def outputs(**changed):
+    found = {"applied": 1, "number": 0, "reason": "", "model_digest": "digest 0", **changed}
+    return whole(200, json.dumps({"outputs": found}).encode())
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        (whole(200, b"[" * 60_000), "did not answer as `apply_delta` does"),
+        (whole(200, b'{"outputs": {"applied": 1, "number": 1e999}}'), "did not answer as `apply_delta` does"),
+        (whole(500, b'{"error": ' + b"[" * 60_000), r"answered 500 .* '\{\"error\": \[\["),
+        (lambda: itertools.chain(whole(200, b"")(), itertools.repeat(b" " * 1000)), "more than 65,536 bytes"),
+        (lambda: itertools.chain(whole(500, b"")(), itertools.repeat(b"x" * 1000)), "answered 500"),
+        (outputs(number=-1, model_digest="digest 1"), "not in this chain"),
+        (outputs(), "says that it applied delta 1, and serves 'digest 0'"),
+    ],
+)
+def test_client_names_what_a_wrong_server_answers(answers, message):
+    with stranger(answers) as address, pytest.raises(DeltaError, match=message):
+        apply_chain(rest_call(address, "m", 2), "digest 0", [link(1)], b"secret")
+
+
+def slowly(*, in_headers):
+    """Yield bytes that never end, each long before the client's patience with one read ends."""
+    yield b"HTTP/1.0 200 OK\r\n"
+    yield b"" if in_headers else b"\r\n"
+    while True:
+        time.sleep(0.05)
+        yield b"x"
+
+
+@pytest.mark.parametrize("in_headers", [True, False])
+def test_client_ends_a_request_at_its_deadline(in_headers):
+    late = pytest.raises(DeltaError, match=r"did not answer .* was not complete after 0\.5 s")
+    with stranger(lambda: slowly(in_headers=in_headers)) as address, late:
+        rest_call(address, "m", 2, timeout=0.5)(**NOTHING)
