@@ -50,8 +50,12 @@ class Writing:
     def __init__(self, base, version):
         self.base, self.version = base, version
 
-    def act(self):
-        chain = read_chain(self.base, self.version, FIRST)
+    def ready(self):
+        """Read the chain: its files grow in number, so reading them must not shift the calls that are counted."""
+        return read_chain(self.base, self.version, FIRST)
+
+    def act(self, chain=None):
+        chain = self.ready() if chain is None else chain
         publish_delta(self.base, self.version, chain, link_of(len(chain) + 1))
 
     def seen(self):
@@ -69,10 +73,13 @@ class GoingBack(Writing):
     def __init__(self, base, version):
         super().__init__(base, version)
         for _ in range(self.DELTAS):
-            super().act()
+            super().act(super().ready())
         publish(os.path.join(os.path.dirname(base), "model"), base, check=lambda copy: {})
 
-    def act(self):
+    def ready(self):
+        return None
+
+    def act(self, chain=None):
         roll_back(self.base, to=self.version)
 
     def seen(self):
@@ -100,15 +107,17 @@ def main(campaign, trials, seed, folder):
 
     def count():
         work.act()
+        chain = work.ready()
         interposed.arm(COUNT)
-        work.act()
+        work.act(chain)
         calls = interposed.calls()
         with open(report, "w") as file:
             json.dump(calls, file)
 
     def die_at(point):
+        chain = work.ready()
         interposed.arm(KILL, point)
-        work.act()
+        work.act(chain)
 
     assert forked(count) == 0
     with open(report) as file:
