@@ -25,7 +25,7 @@ from embedding_core.vocabulary import load_vocabularies, save_vocabulary
 
 DATA = Path(__file__).parent / "data"
 WRITTEN = sorted(path.parent.name for path in DATA.glob("*/deltas.tar.xz"))
-NEWEST = {"deltas": "delta_format_2", "vocabularies": "1bd8e93"}
+NEWEST = {"deltas": "delta_fixed_parts", "vocabularies": "1bd8e93"}
 """The folders whose files have today's formats."""
 
 
