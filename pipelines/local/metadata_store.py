@@ -190,7 +190,7 @@ def back_up(path: str, target: str | None = None) -> str:
     if check_store(path, for_writing=False) is None:
         raise StorageError(f"metadata {path!r} does not exist or is empty: there is nothing to back up.")
     now = datetime.datetime.now(datetime.timezone.utc)
-    target = target or f"{path}.backup-{now:%Y%m%dT%H%M%S.%fZ}"
+    target = target or free_name(f"{path}.backup-{now:%Y%m%dT%H%M%S.%fZ}")
     if os.path.lexists(target):
         raise StorageError(f"{target!r} exists: a backup overwrites nothing; give another file.")
     with readable_as(path):

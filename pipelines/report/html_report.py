@@ -9,6 +9,7 @@ import os
 import jinja2
 
 from embedding_core.health import Health
+from embedding_core.storage import free_name
 from pipelines.report.charts import line_chart
 from pipelines.report.dotted_keys import flatten
 from pipelines.report.health_figures import health_charts, health_rows
@@ -54,7 +55,9 @@ def save_report(report: Report, folder: str, reports: str | None = None) -> str:
 def _kept_in(report: Report, reports: str) -> str | None:
     """Return the folder for the copy; None if the folder already has the report of the run that pushed the version."""
     pushed, moment = report.push["pushed"], report.finished.replace(":", "").replace("-", "")
-    folder = os.path.join(reports, str(report.push["version"]) if pushed else f"refused-{moment}")
+    if not pushed:  # two runs may end in one second, or in one hour that a clock shows twice
+        return free_name(os.path.join(reports, f"refused-{moment}"))
+    folder = os.path.join(reports, str(report.push["version"]))
     made_here = any(node["node"] == "EmbeddingPusher" and node["state"] == "executed" for node in report.nodes)
     return folder if made_here or not os.path.exists(os.path.join(folder, "report.json")) else None
 

@@ -1,11 +1,13 @@
 """Tests that a damaged metadata store is one error, that backups are complete, and that an old store is upgraded."""
 
 import contextlib
+import datetime
 import os
 import random
 import shutil
 import sqlite3
 import subprocess
+from types import SimpleNamespace
 
 import ml_metadata
 import pytest
@@ -13,6 +15,7 @@ from ml_metadata.metadata_store import metadata_store as mlmd_store
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
 from embedding_core.errors import StorageError
+from pipelines.local import metadata_store
 from pipelines.local.metadata_store import SCHEMA_VERSION, back_up, check_store, remove_dangling, restore, upgrade
 
 pytestmark = pytest.mark.light
@@ -137,7 +140,14 @@ def test_backup_is_the_store_and_overwrites_nothing(path, tmp_path):
     assert types_in(backup) == types_in(path)
     with pytest.raises(StorageError, match="overwrites nothing"):
         back_up(path, backup)
-    assert back_up(path) != back_up(path)
+
+
+def test_backups_of_one_moment_have_names_of_their_own(path, monkeypatch):
+    clock = SimpleNamespace(now=datetime.datetime(2011, 10, 1).astimezone)
+    monkeypatch.setattr(metadata_store, "datetime", SimpleNamespace(datetime=clock, timezone=datetime.timezone))
+    first, second = back_up(path), back_up(path)
+    assert second == f"{first}.1"
+    assert types_in(first) == types_in(second) == types_in(path)
 
 
 def test_backup_of_a_damaged_or_absent_store_is_refused(path, tmp_path):
