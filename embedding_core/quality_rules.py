@@ -9,6 +9,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BeforeValidator, Field
 
 from embedding_core.schema import Count, Listed, Mistakes, Number, Positive, Section, Text
+from embedding_core.tasks import Objective
 
 MEASURES = ("Recall", "NDCG", "MRR", "HitRate")
 """What is measured among the first K candidates; `embedding_core/evaluation/ranking_metrics.py` defines each."""
@@ -18,7 +19,18 @@ GATE_METRICS = ("Recall@10", "Recall@50")
 NOTHING_LEFT_OUT = ", nothing left out"
 """What follows the name of a ranking metric in results of Evaluator, if seen candidates stay in the ranking."""
 RANKING_RULE = f"{', '.join(f'{one}@K' for one in MEASURES)}, with a whole number K from 1 to {LARGEST_K}"
+HIGHER_IS_BETTER = ("AUC", "CategoricalAccuracy")
+"""The main metrics that grow as a model gets better; see `main_metric`."""
 _OTHER_NAMES = {"hit": "HitRate", "hits": "HitRate", "hr": "HitRate", "hitratio": "HitRate"}
+
+
+def main_metric(task: Objective) -> str:
+    """Return the metric by which a model is compared with the mean of the label."""
+    if task.is_multiclass:
+        return "CategoricalAccuracy"
+    if task.is_binary:
+        return "AUC"
+    return "RootMeanSquaredError" if task.loss == "squared" else "MeanAbsoluteError"
 
 
 class RankingMetric(NamedTuple):
@@ -132,6 +144,8 @@ class Rules(Section):
       retrieval: bounds by metric. If it is empty and the eval split holds only positives, a two-tower model must reach
         popularity's Recall@10, because no other metric can judge it.
       bounded_elsewhere: whether Evaluator bounds a ranking metric; if so, the model need not reach popularity.
+      bounded_metrics: the main metrics that Evaluator bounds, as `evaluation.thresholds` names them; on all others the
+        model must be at least as good as the mean of the label.
 
     Raises:
       ConfigError: a number of rows is negative, or a metric or bound is unknown.
@@ -143,3 +157,4 @@ class Rules(Section):
     protocol: RankingProtocol = RankingProtocol()
     retrieval: Mapping[RankingName, Threshold] = Field(default_factory=dict)
     bounded_elsewhere: bool = False
+    bounded_metrics: Listed[Text] = ()

@@ -1,4 +1,4 @@
-"""The executor of QualityGate: reads a run and its eval split, and writes a blessing with the figures."""
+"""The executor of QualityGate: reads a run and its splits, and writes a blessing with the figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from components import progress
 from components import spec_keys as keys
 from components.base_executor import ComponentExecutor, Execution, files_below
 from components.run_inputs import inputs_of_run, same_run_digests
-from embedding_core.evaluation import Check, RetrievalFigures, SplitCounts, count_split, judge, measure_retrieval
+from embedding_core.evaluation import (
+    Check,
+    LabelScore,
+    RetrievalFigures,
+    SplitCounts,
+    count_split,
+    judge,
+    measure_retrieval,
+    score_labels,
+)
 from embedding_core.quality_rules import GATE_METRICS, Rules
 from embedding_core.schema import Json
 from embedding_core.training.finished_run import restore_run
@@ -20,7 +29,7 @@ QUALITY_FILE = "quality.json"
 
 
 class Executor(ComponentExecutor, base_executor.BaseExecutor):
-    """Measures the eval split and the retrieval quality of the model, and applies the quality rules."""
+    """Measures the eval split, the model beside a constant and its retrieval, and applies the quality rules."""
 
     COMPONENT = "QualityGate"
 
@@ -31,28 +40,30 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
           EmbeddingError: an input is damaged, or from another run.
         """
         rules = Rules.from_mapping(execution.json(keys.RULES))
-        counts, retrieval = _measure(execution, rules)
-        checks = judge(counts, retrieval, rules)
+        counts, labels, retrieval = _measure(execution, rules)
+        checks = judge(counts, retrieval, rules, labels)
         missed = [check.reason for check in checks if not check.met]
         execution.bless(
             blessed=not missed,
             reason=" ".join(missed),
             file=QUALITY_FILE,
-            figures=_figures(counts, retrieval, checks),
+            figures=_figures(counts, labels, retrieval, checks),
         )
 
 
-def _measure(execution: Execution, rules: Rules) -> tuple[SplitCounts, RetrievalFigures | str]:
+def _measure(execution: Execution, rules: Rules) -> tuple[SplitCounts, list[LabelScore], RetrievalFigures | str]:
     model_run, vocabularies = execution.uri(keys.MODEL_RUN), execution.uri(keys.VOCABULARIES)
     run = restore_run(model_run)
     same_run_digests(run.description, model_run, vocabularies, execution.uri(keys.TABLE_CONFIGS))
     inputs = inputs_of_run(run.description, vocabularies, **execution.given_uris(keys.TRANSFORM_GRAPH, keys.SCHEMA))
     train, held_out = (files_below(execution.split_folders(keys.EXAMPLES, split)) for split in ("train", "eval"))
-    progress.report("QualityGate", 0, 2, unit="steps", detail="counting the eval split")
+    progress.report("QualityGate", 0, 3, unit="steps", detail="counting the eval split")
     counts = count_split(inputs, held_out)
-    progress.report("QualityGate", 1, 2, unit="steps", detail="measuring retrieval")
+    progress.report("QualityGate", 1, 3, unit="steps", detail="comparing with a constant")
+    labels = score_labels(run, inputs, train_files=train, eval_files=held_out)
+    progress.report("QualityGate", 2, 3, unit="steps", detail="measuring retrieval")
     seed = int(execution.properties.get(keys.SEED) or 0)
-    return counts, measure_retrieval(
+    retrieval = measure_retrieval(
         run,
         inputs,
         train_files=train,
@@ -61,12 +72,16 @@ def _measure(execution: Execution, rules: Rules) -> tuple[SplitCounts, Retrieval
         metrics=dict.fromkeys([*GATE_METRICS, *rules.retrieval]),
         seed=seed,
     )
+    return counts, labels, retrieval
 
 
-def _figures(counts: SplitCounts, retrieval: RetrievalFigures | str, checks: Sequence[Check]) -> Json:
+def _figures(
+    counts: SplitCounts, labels: Sequence[LabelScore], retrieval: RetrievalFigures | str, checks: Sequence[Check]
+) -> Json:
     measured = not isinstance(retrieval, str)
     return {
         "eval_split": dataclasses.asdict(counts),
+        "labels": [dataclasses.asdict(score) for score in labels],
         "retrieval": dataclasses.asdict(retrieval) if dataclasses.is_dataclass(retrieval) else None,
         "retrieval_note": "" if measured else retrieval,
         "checks": [check.to_dict() for check in checks],

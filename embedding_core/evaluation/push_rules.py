@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from embedding_core.evaluation.label_scores import LabelScore
 from embedding_core.evaluation.retrieval_figures import RetrievalFigures
 from embedding_core.evaluation.split_counts import SplitCounts
 from embedding_core.quality_rules import GATE_METRICS, Rules, Threshold
@@ -36,18 +37,22 @@ class Check:
         return dataclasses.asdict(self)
 
 
-def judge(counts: SplitCounts, retrieval: RetrievalFigures | str, rules: Rules) -> list[Check]:
+def judge(
+    counts: SplitCounts, retrieval: RetrievalFigures | str, rules: Rules, labels: Sequence[LabelScore] = ()
+) -> list[Check]:
     """Apply the rules.
 
     Args:
       counts: counts of the eval split.
       retrieval: figures of the model's retrieval, or why they were not measured.
       rules: rules to apply.
+      labels: scores of the model and of a constant, by label.
 
     Returns:
       The outcome of each rule that applies.
     """
-    return [*_floors(counts, rules), *_recalls(counts, retrieval, rules)]
+    constants = [_beside_constant(score) for score in labels if score.metric not in rules.bounded_metrics]
+    return [*_floors(counts, rules), *constants, *_recalls(counts, retrieval, rules)]
 
 
 def _floors(counts: SplitCounts, rules: Rules) -> Iterator[Check]:
@@ -70,6 +75,17 @@ def _floor(name: str, rows: int, least: int, key: str) -> Check:
     return Check(
         name=name, value=rows, bound=f"at least {least:,}", met=rows >= least, reason="" if rows >= least else reason
     )
+
+
+def _beside_constant(score: LabelScore) -> Check:
+    constant = "the most frequent class" if score.metric.endswith("Accuracy") else "the label's mean"
+    bound = f"no worse than the {score.constant:.4f} of {constant}"
+    reason = (
+        f"{score.metric} is {score.model:.4f}: it must be {bound}, which needs no model; train better, or set "
+        f"`evaluation.thresholds.{score.metric}` to what you accept."
+    )
+    met = score.is_reached
+    return Check(name=score.metric, value=score.model, bound=bound, met=met, reason="" if met else reason)
 
 
 def _recalls(counts: SplitCounts, retrieval: RetrievalFigures | str, rules: Rules) -> Iterator[Check]:

@@ -129,9 +129,11 @@ class Evaluation(RankingProtocol):
         GroupAUC is the mean of the AUC of each `user`, weighted by rows.
       slices: columns (or lists of columns, crossed) by which the metrics are also computed.
       thresholds: bounds of metrics, by name: one of `metrics`, or any metric at K of a model that retrieves. If there
-        are several labels, the name of a label and a slash come before the metric: click/AUC. Without bounds every
-        model is blessed, with one exception: a two-tower model whose eval split holds positives alone must reach
-        popularity's Recall@10. A bound of any metric at K replaces this rule.
+        are several labels, the name of a label and a slash come before the metric: click/AUC. Without bounds, a model
+        is refused if it is worse than the mean of a label: by AUC (of a mean 0.5), CategoricalAccuracy (of the most
+        frequent class), RootMeanSquaredError, or MeanAbsoluteError of a regression whose loss is not squared. `min` or
+        `max` of that metric replaces this rule. A two-tower model whose eval split holds positives alone must reach
+        popularity's Recall@10; a bound of any metric at K replaces this rule.
       min_rows: least number of rows of the eval split; with fewer, nothing is pushed.
       min_rows_per_class: least number of rows of the eval split with label 0, and with label 1; if training draws
         negatives, the split may hold positives alone.

@@ -11,8 +11,9 @@ from embedding_core.config import InitializerConfig
 from embedding_core.errors import ConfigError
 from embedding_core.planning.table_overrides import TableSettings
 from embedding_core.planning.topology import named_topology
-from embedding_core.quality_rules import RankingProtocol, RankingSettings, Rules
+from embedding_core.quality_rules import RankingProtocol, RankingSettings, Rules, main_metric
 from embedding_core.schema import Json
+from embedding_core.tasks import metric_name
 from embedding_core.training_config import TrainingConfig
 from embedding_core.warm_start import RemapPolicy
 from pipelines.config import PipelineConfig, VocabularyLimits
@@ -95,6 +96,11 @@ def quality_rules(config: PipelineConfig) -> Rules:
         protocol=config.evaluation.protocol,
         retrieval=config.evaluation.retrieval,
         bounded_elsewhere=any(name in config.evaluation.thresholds for name in config.evaluation.ranked),
+        bounded_metrics=tuple(
+            name
+            for name in (metric_name(config.tasks, task, main_metric(task)) for task in config.tasks)
+            if (bounds := config.evaluation.thresholds.get(name)) and (bounds.min, bounds.max) != (None, None)
+        ),
     )
 
 

@@ -60,7 +60,9 @@ def judged_metrics(config: PipelineConfig, evaluation_uri: str, quality: Figures
         for name, value in values.items()
         if NOTHING_LEFT_OUT not in name
     ]
-    rows += [_row(check["name"], check["value"], check["bound"], check["met"]) for check in quality["checks"]]
+    checks = [_row(check["name"], check["value"], check["bound"], check["met"]) for check in quality["checks"]]
+    checked = {row["metric"] for row in checks}
+    rows = [*(row for row in rows if row["bound"] or row["metric"] not in checked), *checks]
     bound = {row["metric"] for row in rows}
     retrieval = quality["retrieval"] or {"metrics": {}}
     rows += [_row(name, value, "", True) for name, value in retrieval["metrics"].items() if name not in bound]

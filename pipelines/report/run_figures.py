@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,8 @@ from pipelines.report.run_report import HIGHER_IS_BETTER, METRICS, Figures, Repo
 
 _MOST_FREQUENT = 5
 _MADE_IN_THIS_RUN = "made in this run"
+_FEWEST_POINTS = 2  # of a curve that rises or falls
+_FLAT = 0.005  # a smaller relative change of the eval loss is none
 _BYTES = ("table_bytes", "slot_bytes")
 
 
@@ -68,6 +70,7 @@ def collect_report(
     embedding = read_embedding_config(by_type["components.TableConfigs"].uri)
     run = RunDescription.load(by_type["ModelRun"].uri)
     graph, tokens = by_type["TransformGraph"].uri, by_type["components.Vocabularies"].uri
+    history = read_json(os.path.join(by_type["ModelRun"].uri, "history.json"))
     compared = known_quality(reports, runs, pushed_name(lineage[pushed].facts))
     if compared is None:
         scores, rows = compare_with_baselines(
@@ -78,8 +81,7 @@ def collect_report(
             candidate=_candidate(config.training),
             counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
         )
-        compared = _compared(config, scores, rows)
-    history = read_json(os.path.join(by_type["ModelRun"].uri, "history.json"))
+        compared = _compared(config, scores, rows, history)
     evaluation = output_of(store, runs, "Evaluator", "ModelEvaluation")
     quality = figures_of_gate(store, runs, "QualityGate")
     gates = {run.node for run in runs}
@@ -126,13 +128,14 @@ def pushed_name(facts: Mapping[str, Any]) -> str:
     return f"{facts.get('pushed_version', '')}{f'-delta-{delta}' if delta else ''}"
 
 
-def _compared(config: PipelineConfig, scores: Sequence[Score], rows: int) -> dict[str, Any]:
+def _compared(config: PipelineConfig, scores: Sequence[Score], rows: int, history: Figures) -> dict[str, Any]:
     """Return the scores of model and baselines, as fields of a report."""
     return {
         "metric_names": list(dict.fromkeys(name for score in scores for name in score.metrics)),
         "quality": [{"scorer": score.shown, "metrics": dict(score.metrics)} for score in scores],
         "eval_rows": rows,
         "quality_note": _quality_note(config, scores),
+        "quality_warnings": better_baselines(scores, history),
     }
 
 
@@ -148,6 +151,7 @@ def known_quality(reports: str | None, runs: Sequence[NodeRun], version: str) ->
             "quality": known["quality"],
             "eval_rows": known["eval_rows"],
             "quality_note": note,
+            "quality_warnings": known.get("quality_warnings", ()),
         }
     except (OSError, ValueError, KeyError, TypeError):  # deleted, or of a release that wrote other figures
         return None
@@ -162,7 +166,6 @@ def _candidate(training: Training) -> str | None:
 def _quality_note(config: PipelineConfig, scores: Sequence[Score]) -> str:
     notes = [f"The baselines were {_MADE_IN_THIS_RUN}, from the same features."]
     notes += [score.note for score in scores if score.note]
-    notes += _better_baselines(scores)
     if all(score.metrics.get(METRICS[0], 0.0) is None for score in scores):
         only = "positives" if _candidate(config.training) is not None else "one class"
         notes.append(f"The rows are {only} only, so neither AUC nor log loss can be computed: Recall@k judges.")
@@ -171,25 +174,46 @@ def _quality_note(config: PipelineConfig, scores: Sequence[Score]) -> str:
     return " ".join(notes)
 
 
-def _better_baselines(scores: Sequence[Score]) -> list[str]:
-    """Write a sentence for each baseline that has a higher AUC or accuracy than the model, or a smaller RMSE."""
-    return [text for label in dict.fromkeys(score.label for score in scores) for text in _better_for(label, scores)]
+def better_baselines(scores: Sequence[Score], history: Figures) -> list[str]:
+    """Write a sentence for each baseline that beats the model on a metric, and what its curves advise.
+
+    Args:
+      scores: the scores of a label, the model's first, then those of the next label.
+      history: `history.json` of the ModelRun.
+    """
+    better = [text for label in dict.fromkeys(score.label for score in scores) for text in _better_for(label, scores)]
+    return [f"{text} {_advice(history)}" for text in better]
 
 
-def _better_for(label: str, scores: Sequence[Score]) -> list[str]:
+def _better_for(label: str, scores: Sequence[Score]) -> Iterator[str]:
     model, *baselines = [score for score in scores if score.label == label]
-    name, value = next(iter(model.metrics.items()))
-    if value is None:
-        return []
-    sign = 1 if name in HIGHER_IS_BETTER else -1
-    better = [one for one in baselines if (of_one := one.metrics[name]) is not None and sign * (of_one - value) > 0]
     of_label = f" for {label!r}" if label else ""
-    return [
-        f"This model is worse{of_label} than the {one.scorer}: its {name} is {value:.4f}, that of the baseline "
-        f"{one.metrics[name]:.4f}. Train longer, or bound the {name} with `evaluation.thresholds`, so that such a "
-        "model is not pushed."
-        for one in better
-    ]
+    for one in baselines:
+        lost = [
+            f"its {name} is {value:.4f}, that of the baseline {of_one:.4f}"
+            for name, value in model.metrics.items()
+            if value is not None and (of_one := one.metrics.get(name)) is not None
+            if (of_one > value if name in HIGHER_IS_BETTER else of_one < value)
+        ]
+        if lost:
+            yield f"This model is worse{of_label} than the {one.scorer}: {'; '.join(lost)}."
+
+
+def _advice(history: Figures) -> str:
+    """Say what the curve of the eval loss advises if a baseline is better."""
+    curve = [(entry["loss"], entry["step"]) for entry in history["evals"] if entry.get("loss") is not None]
+    if len(curve) < _FEWEST_POINTS:
+        return f"Its eval loss was computed {len(curve)} times: evaluate more often, to see whether it still falls."
+    (least, at), (last, end) = min(curve), curve[-1]
+    if last > least * (1 + _FLAT):
+        stops = "" if history["facts"].get("validation_rows") else "`training.early_stopping`, "
+        return (
+            f"Its eval loss rose from {least:.4f} at step {at:,} to {last:.4f} at step {end:,}: longer training does "
+            f"not help; use {stops}a lower learning rate, `training.embedding_l2`, or smaller tables."
+        )
+    if last < curve[-2][0] * (1 - _FLAT):
+        return "Its eval loss was still falling at the last step: train longer, or with a higher learning rate."
+    return "Its eval loss no longer changed: longer training does not help; use other features, dims or rates."
 
 
 def _files(examples: Node, split: str) -> list[str]:

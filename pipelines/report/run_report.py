@@ -34,6 +34,7 @@ class Report:
       quality: per scorer (the model first, then the baselines) its metrics on the eval split.
       eval_rows: number of rows of the eval split that `quality` was measured on.
       quality_note: remarks on `quality` for its reader.
+      quality_warnings: a sentence for each baseline that is better than the model.
       evaluation: per metric its value over all rows, bound and outcome ("met", "missed", "no bound"), and
         `nothing_left_out` if true candidates were left out of its rankings: the value with all candidates.
       slices: per slice its name and metrics.
@@ -73,6 +74,7 @@ class Report:
     quality: Sequence[Figures]
     eval_rows: int
     quality_note: str
+    quality_warnings: Sequence[str] = ()
     evaluation: Sequence[Figures] = ()
     slices: Sequence[Figures] = ()
     retrieval: Figures | None = None

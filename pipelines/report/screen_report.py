@@ -25,6 +25,8 @@ def print_report(report: Report, html: str, console: Console | None = None) -> N
     print_table(console, f"{report.name}, {report.eval_rows:,} rows of the eval split", _quality_rows(report))
     if report.quality_note:
         console.print(report.quality_note, **PLAIN)
+    for warning in report.quality_warnings:
+        console.print(f"warning: {warning}", style="yellow", **PLAIN)
     print_table(console, "evaluation", _evaluation_rows(report))
     if report.retrieval is not None:
         console.print(f"retrieval: {report.retrieval_note}", **PLAIN)

@@ -51,7 +51,7 @@ LABELS = {
         "click": {"column": "click"},
         "stars": {"column": "stars", "kind": "regression", "loss": "huber", "weight": 0.5},
         "visits": {"column": "visits", "kind": "count"},
-    }},
+    }, "evaluation": {"thresholds": {"stars/MeanAbsoluteError": {"max": 4}}}},
     "mmoe": {
         "labels": {"click": {"column": "click"}, "visits": {"column": "visits", "kind": "count"}},
         "model": {"name": "mmoe", "arguments": {"dropout": 0.0}},

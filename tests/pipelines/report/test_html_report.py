@@ -254,18 +254,42 @@ def test_note_counts_the_true_candidates_that_were_left_out():
     assert "which are left out unless they are true (2,024 are both)" in old, "written by a previous release"
 
 
+HISTORY = {"evals": [], "facts": {}}
+
+
 def test_baseline_that_is_better_than_the_model_is_said():
     from pipelines.report.baselines import Score
-    from pipelines.report.run_figures import _better_baselines
+    from pipelines.report.run_figures import better_baselines
 
-    def score(scorer, auc):
-        return Score(scorer=scorer, metrics={"AUC": auc, "log loss": 0.4})
+    def score(scorer, auc, loss=0.4):
+        return Score(scorer=scorer, metrics={"AUC": auc, "log loss": loss})
 
     others = [score("mean of the label", 0.5), score("logistic regression, one-hot", 0.9471)]
-    (said,) = _better_baselines([score("this model", 0.7968), *others])
+    (said,) = better_baselines([score("this model", 0.7968), *others], HISTORY)
     assert said.startswith("This model is worse than the logistic regression, one-hot: its AUC is 0.7968, ")
-    assert _better_baselines([score("this model", 0.95), *others]) == []
-    assert _better_baselines([score("this model", None), score("mean of the label", None)]) == []
+    assert better_baselines([score("this model", 0.95), *others], HISTORY) == []
+    assert better_baselines([score("this model", None), score("mean of the label", None)], HISTORY) == []
+    (said,) = better_baselines([score("this model", 0.95, 0.3047), score("regression", 0.94, 0.2969)], HISTORY)
+    assert "its log loss is 0.3047, that of the baseline 0.2969." in said
+    assert "AUC" not in said
+
+
+@pytest.mark.parametrize(
+    ("losses", "words"),
+    [
+        ((0.6, 0.3, 0.4), "rose from 0.3000 at step 20 to 0.4000 at step 30: longer training does not help"),
+        ((0.6, 0.4, 0.3), "still falling at the last step: train longer"),
+        ((0.6, 0.3, 0.3), "no longer changed: longer training does not help"),
+        ((0.6,), "computed 1 times: evaluate more often"),
+    ],
+)
+def test_advice_for_a_worse_model_follows_its_curve(losses, words):
+    from pipelines.report.run_figures import _advice
+
+    history = {**HISTORY, "evals": [{"step": 10 * at, "loss": loss} for at, loss in enumerate(losses, start=1)]}
+    assert words in _advice(history)
+    assert ("early_stopping" in _advice(history)) == ("rose" in words)
+    assert "early_stopping" not in _advice({**history, "facts": {"validation_rows": 9}})
 
 
 def test_rate_of_training_is_said_once():
