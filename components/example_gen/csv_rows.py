@@ -141,7 +141,7 @@ class _Reader:
 def _header(path: str, reader: _Reader, settings: Settings) -> list[str]:
     form = settings.csv
     if form.columns is not None:
-        check_columns(path, form.columns, settings.needed, settings.made)
+        check_columns(path, form.columns, settings)
         return list(form.columns)
     try:
         header = reader.restored(next(reader.rows))
@@ -166,13 +166,14 @@ def _check_header(path: str, header: list[str], settings: Settings) -> None:
     for name in header:
         if not _is_decoded(name):
             raise DataError(
-                f"{path}:1: the header holds bytes that are not {_shown(form)} ({name!r}): say how the file is "
-                "written, such as `data: {encoding: latin-1}`."
+                f"{path}:1: the header holds bytes that are not {_shown(form)} ({settings.shown_name(name)!r}): say "
+                "how the file is written, such as `data: {encoding: latin-1}`."
             )
+    first = settings.shown_name(header[0])[:100]
     for delimiter in COMMON_DELIMITERS if len(header) == 1 else ():
         if delimiter in header[0] and header[0] not in settings.needed:
             raise DataError(
-                f"{path}:1: the header is one column, {header[0][:100]!r}, with {delimiter!r} in it: set "
+                f"{path}:1: the header is one column, {first!r}, with {delimiter!r} in it: set "
                 f'`data: {{delimiter: "{_escaped(delimiter)}"}}` (it is {form.delimiter!r}).'
             )
     if settings.needed and not {*header} & {*settings.needed} and all(map(_is_number, header)):
@@ -180,7 +181,7 @@ def _check_header(path: str, header: list[str], settings: Settings) -> None:
             f"{path}:1: the first line holds numbers and no names of columns: if the file has no "
             "header, name all of its columns with `data: {columns: [...]}`."
         )
-    check_columns(path, header, settings.needed, settings.made)
+    check_columns(path, header, settings)
 
 
 _QUOTE_CURE = 'correct the quotes, or set `data: {quote: ""}` if they are ordinary characters'

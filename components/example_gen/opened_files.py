@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from components.example_gen.formats import Compression, compression_of, unpacked
+from components.example_gen.settings import Settings
 from embedding_core.errors import DataError, nearest
 from embedding_core.storage import bounds, check_regular, is_remote
 
@@ -118,14 +119,13 @@ def reading(path: str) -> Iterator[None]:
         raise
 
 
-def check_columns(path: str, present: Sequence[str], needed: Sequence[str], made: Sequence[str] = ()) -> None:
+def check_columns(path: str, present: Sequence[str], settings: Settings) -> None:
     """Check the names of a file's columns.
 
     Args:
       path: the file.
       present: names of its columns.
-      needed: names of the columns that are read.
-      made: names of new columns, which are made of those that are read.
+      settings: which columns are needed, which are made of them, and which names may be shown.
 
     Raises:
       DataError: there are too many columns, a name occurs twice, a needed column is absent, or a column has the name
@@ -133,15 +133,18 @@ def check_columns(path: str, present: Sequence[str], needed: Sequence[str], made
     """
     check_number_of_columns(path, len(present))
     counts = Counter(present)
-    twice = [name for name, count in counts.items() if count > 1]
-    if twice:
+    twice = next((name for name in present if counts[name] > 1), None)
+    if twice is not None:
+        places = [at for at, name in enumerate(present, start=1) if name == twice]
         raise DataError(
-            f"{path}: column {twice[0]!r} occurs {counts[twice[0]]} times in the header: names must be unique."
+            f"{path}: column {settings.shown_name(twice)!r} occurs {len(places)} times in the header, first as columns "
+            f"{places[0]} and {places[1]}: names must be unique."
         )
-    for name in needed:
+    for name in settings.needed:
         if name not in counts:
-            raise DataError(f"{path}: column {name!r} is missing: {nearest(name, present)}")
-    check_made(path, present, made)
+            known = map(settings.shown_name, present)
+            raise DataError(f"{path}: column {name!r} is missing: {nearest(name, known)}")
+    check_made(path, present, settings.made)
 
 
 def check_number_of_columns(path: str, count: int) -> None:

@@ -35,7 +35,7 @@ def parquet_batches(
     del bad
     with opened_parquet(path) as file:
         names = file.schema_arrow.names
-        check_columns(path, names, settings.needed, settings.made)
+        check_columns(path, names, settings)
         # A hash of the whole row needs all columns.
         whole = settings.passthrough or isinstance(settings.split, SplitByHash)
         size, first = _rows_at_once(file.metadata), 1
@@ -98,8 +98,8 @@ def typed_batch(place: str, records: pa.RecordBatch, settings: Settings, first: 
         except UnsupportedTypeError as error:
             if name in settings.needed or settings.passthrough:
                 raise DataError(
-                    f"{place} {first}: column {name!r} is of type {error}: an example holds text, whole numbers, "
-                    "floats, times, and lists of these."
+                    f"{place} {first}: column {settings.shown_name(name)!r} is of type {error}: an example holds text, "
+                    "whole numbers, floats, times, and lists of these."
                 ) from error
     return Batch(
         columns=columns,

@@ -142,7 +142,7 @@ def _names(path: str, data_format: str, settings: Settings) -> list[str]:
     if data_format == "parquet":
         with opened_parquet(path) as file:
             return list(file.schema_arrow.names)
-    everything = Settings(columns={}, passthrough=True, csv=settings.csv)
+    everything = Settings(columns={}, passthrough=True, csv=settings.csv, private=settings.private)
     batches = read_batches(path, data_format, everything, BadRows(), FirstRows(bounds.SAMPLE_ROWS))
     batch = next(iter(batches), None)
     return [] if batch is None else list(batch.columns)

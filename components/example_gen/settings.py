@@ -13,6 +13,7 @@ from components.example_gen.history_section import Histories, split_mistakes
 from components.example_gen.label_section import ColumnKind, Label
 from components.example_gen.row_selection import Condition, RowFilter, Split, SplitByHash
 from components.example_gen.spans import PatternSpans
+from embedding_core.display import shown_token
 from embedding_core.errors import ConfigError
 from embedding_core.schema import FROM_NUMPY, ByName, Json, Listed, Mistakes, Rule, Section, Text
 
@@ -47,7 +48,7 @@ class Settings(Section):
       whole_numbers: token columns in which 3.0 is converted to 3.
       allow_empty: whether a column may be empty in all rows of the train split.
       private: whether any column is private; messages then show a digest of a value's text, unless the value is a
-        number or time.
+        number or time, and of the name of a column that is not needed: it may be a token of a file without a header.
       histories: columns made of a user's earlier rows; `columns` must list them as tokens. None makes no such columns.
 
     Raises:
@@ -119,6 +120,11 @@ class Settings(Section):
     @property
     def _tokens_of_events(self) -> tuple[str, ...]:
         return () if self.histories is None else (self.histories.user, *self.histories.sources)
+
+    def shown_name(self, name: str) -> str:
+        """Return the name of a file's column for a message."""
+        is_public = not self.private or name in self.needed or name in self.made
+        return name if is_public else shown_token(name.encode("utf-8", "surrogateescape"), private=True)
 
     @property
     def conditions(self) -> tuple[Condition, ...]:

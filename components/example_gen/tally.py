@@ -323,7 +323,8 @@ class Tally:
 
     def _column(self, name: str, settings: Settings, data: str) -> Iterator[tuple[bool, DataError]]:
         if name not in self.seen:
-            yield False, DataError(f"{data}: no row has a column {name!r}: {nearest(name, self.seen)}")
+            near = nearest(name, map(settings.shown_name, self.seen))
+            yield False, DataError(f"{data}: no row has a column {name!r}: {near}")
         elif self.present(name)["train"] or settings.allow_empty:
             return
         elif name in settings.made:

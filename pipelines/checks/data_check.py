@@ -56,7 +56,7 @@ def check_data(config: PipelineConfig, settings: Settings, rows: int | None = No
     read = sample(files, data_format, settings, rows)
     problems = [*_absent(read, settings), *_row_problems(read.tally, settings, config.data.path, read.whole)]
     uses = _uses(config)
-    lines = [_files_line(files, read)]
+    lines = [_files_line(files, read, settings)]
     for name in settings.needed:
         if name in read.columns:
             lines.append(_line(name, uses.get(name, "read by filters or the split"), read.columns[name], config))
@@ -67,11 +67,11 @@ def check_data(config: PipelineConfig, settings: Settings, rows: int | None = No
     return DataCheck(lines=tuple(lines), warnings=tuple(warnings), problems=tuple(problems))
 
 
-def _files_line(files: Sequence[str], read: Sample) -> str:
+def _files_line(files: Sequence[str], read: Sample, settings: Settings) -> str:
     rows = max((column.rows for column in read.columns.values()), default=0)
     which = "all" if read.whole else "the first"
     source = f"{len(read.files)} of {len(files)} files" if len(files) > 1 else files[0]
-    return f"{which} {rows:,} rows of {source}; columns: {', '.join(read.names)}"
+    return f"{which} {rows:,} rows of {source}; columns: {', '.join(map(settings.shown_name, read.names))}"
 
 
 def _absent(read: Sample, settings: Settings) -> Iterator[str]:
@@ -79,10 +79,10 @@ def _absent(read: Sample, settings: Settings) -> Iterator[str]:
     for name in settings.needed:
         if name in read.lacking:
             file = os.path.basename(read.lacking[name])
-            near = nearest(name, [other for other in read.lacking if other != name])
+            near = nearest(name, [settings.shown_name(other) for other in read.lacking if other != name])
             yield f"column {name!r} is not in every file: {file} has none; {near}"
         elif name not in names and names:
-            yield f"column {name!r} is missing: {nearest(name, names)}"
+            yield f"column {name!r} is missing: {nearest(name, map(settings.shown_name, names))}"
 
 
 def _row_problems(tally: Tally | None, settings: Settings, data: str, whole: bool) -> Iterator[str]:

@@ -217,3 +217,31 @@ def test_long_rows_make_shorter_batches(write, monkeypatch):
     batches = list(csv_batches(path, Settings(columns={"x": "token"}), BadRows()))
     assert sum(map(len, batches)) == 100
     assert 3 < len(batches) < 8
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("SECRET-1,SECRET-2\na,b\n", "column 'id' is missing: choose from sha256:"),
+        ("SECRET-1,2\na,3\n", "column 'id' is missing: choose from sha256:"),
+        ("id,SECRET-1,SECRET-1\na,b,c\n", r"column 'sha256:.*' occurs 2 times in the header, first as columns 2 and 3"),
+        ("SECRET-1;SECRET-2\na;b\n", "the header is one column, 'sha256:.*', with ';' in it"),
+        (b"SECRET-\xff,id\na,b\n", r"bytes that are not UTF-8 \('sha256:"),
+    ],
+)
+@pytest.mark.parametrize("passthrough", [False, True])
+def test_a_line_of_tokens_in_place_of_a_header_is_hidden(write, content, words, passthrough):
+    needed = {} if passthrough and "id" not in words else {"id": "token", "x": "token"}
+    settings = Settings(columns=needed, passthrough=passthrough, private=True)
+    path = str(write(content, "data.csv"))
+    with pytest.raises(DataError, match=words) as error:
+        list(csv_batches(path, settings, BadRows()))
+    assert "SECRET" not in str(error.value)
+    with pytest.raises(DataError, match="SECRET"):
+        list(csv_batches(path, settings.replace(private=False), BadRows()))
+
+
+def test_a_needed_column_keeps_its_name_where_others_are_hidden(write):
+    path = str(write("id,SECRET\na,b\n", "data.csv"))
+    with pytest.raises(DataError, match=r"column 'ids' is missing: did you mean 'id'\?"):
+        list(csv_batches(path, Settings(columns={"id": "token", "ids": "token"}, private=True), BadRows()))

@@ -154,6 +154,17 @@ def test_private_values_are_shown_as_digests(checked):
     assert "i0" not in line
 
 
+def test_a_first_line_of_tokens_is_hidden_where_a_column_is_private(checked):
+    keys = ("features.categorical=[{name: item, private: true}]", "features.dense=[]")
+    found = checked(*keys, csv="SECRET-1,SECRET-2,item\na,0,b\n")
+    assert "choose from sha256:" in "".join(found.problems)
+    assert "SECRET" not in "".join([*found.lines, *found.warnings, *found.problems])
+    for csv in ("SECRET-1,SECRET-2,0\na,0,b\n", "item,SECRET-1,SECRET-1\na,0,b\n", "item;SECRET-1\na;b\n"):
+        with pytest.raises(DataError, match="sha256:") as error:
+            checked(*keys, csv=csv)
+        assert "SECRET" not in str(error.value)
+
+
 def test_text_among_numbers_is_not_shown_where_a_column_is_private(checked):
     csv = CSV.replace("0.5", "name-of-a-person", 1)
     assert "name-of-a-person" in "".join(checked(csv=csv).problems)
