@@ -10,13 +10,14 @@ import base64
 import contextlib
 import dataclasses
 import http.client
+import ipaddress
 import json
 import re
 import socket
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from components.pusher.delta_chain import Link, exported_digest, read_chain
@@ -133,7 +134,9 @@ def _call_of(loaded: Any) -> Call:
     return call
 
 
-def rest_call(server: str, model: str, version: int, timeout: float = _TIMEOUT) -> Call:
+def rest_call(
+    server: str, model: str, version: int, timeout: float = _TIMEOUT, plain_hosts: Collection[str] = ()
+) -> Call:
     """Return a call over the REST interface of TensorFlow Serving.
 
     Args:
@@ -142,11 +145,14 @@ def rest_call(server: str, model: str, version: int, timeout: float = _TIMEOUT) 
       version: number of the version, which the server must have loaded.
       timeout: seconds from the start of a request to the end of its answer; to connect, as long for each address of
         the host.
+      plain_hosts: hosts beyond loopback to which secret and delta, which may hold private tokens, are sent over http.
 
     Raises:
-      ConfigError: the address is not one of http or https, or has more than a host, a port and a path.
+      ConfigError: the address is not one of http or https, or has more than a host, a port and a path; or it is one
+        of http, and its host is neither of loopback nor one of `plain_hosts`.
     """
     address, port = _address(server)
+    _check_encrypted(address, plain_hosts)
     path = f"{address.path.rstrip('/')}/v1/models/{urllib.parse.quote(model, safe='')}/versions/{version}:predict"
     kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
 
@@ -220,6 +226,24 @@ def _address(server: str) -> tuple[urllib.parse.SplitResult, int | None]:
         f"`--server` is {given!r}: it must be an address such as http://localhost:8501 or https://host/path, without "
         "a user name or a query."
     )
+
+
+def _check_encrypted(address: urllib.parse.SplitResult, plain_hosts: Collection[str]) -> None:
+    """Refuse to send secret and delta without TLS to another machine, unless its host is named."""
+    host = str(address.hostname)
+    if address.scheme == "https" or _is_loopback(host) or host in {name.casefold() for name in plain_hosts}:
+        return
+    raise ConfigError(
+        f"`--server` is {address.geturl()!r}: without TLS, the secret and the tokens of the delta could be read on the "
+        f"way; use https, or allow it with `--allow-http {host}`."
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name
+        return False
 
 
 def _error_of(content: bytes) -> str:

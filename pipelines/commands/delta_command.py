@@ -24,6 +24,12 @@ def serve_delta(
         typer.Option(metavar="ADDRESS", help="REST address of a server, such as http://localhost:8501; repeatable."),
     ],
     model: Annotated[str, typer.Option(metavar="NAME", help="Name of the model on the servers.")],
+    allow_http: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST", help="Host beyond loopback that may be sent to over http, without TLS; repeatable."
+        ),
+    ] = None,
     secret_variable: Annotated[
         str | None, typer.Option(metavar="NAME", help="Environment variable of the secret; see `push.deltas`.")
     ] = None,
@@ -42,7 +48,7 @@ def serve_delta(
     require_local(destination)
     secret = secret_in(secret_variable)
     version, first, chain = newest_chain(os.fspath(destination))
-    calls = {address: rest_call(address, model, version, timeout) for address in server}
+    calls = {address: rest_call(address, model, version, timeout, allow_http or ()) for address in server}
     failed = []
     for address, call in calls.items():
         try:

@@ -180,6 +180,10 @@ def test_serve_delta_brings_servers_up_to_date(models, served, command, capsys, 
             for address in ("ftp://x", "localhost:8501", "http://x:99999", "http://x:a", "http://[::1", "http://a b:1")
         ],
         ("http://user:word@x", "a long enough secret", "'http://...@x'"),
+        *[
+            (f"http://{host}:8501", "a long enough secret", "use https, or allow it with `--allow-http")
+            for host in ("serving", "10.0.0.7", "localhost.example", "[2001:db8::1]")
+        ],
         ("http://x", "", "'OTHER' is not set"),
         ("http://x", "short", "at least 16"),
     ],

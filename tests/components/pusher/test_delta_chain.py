@@ -26,7 +26,7 @@ from components.pusher.publish import keep_newest, publish, set_version_aside
 from components.pusher.rollback import roll_back
 from components.pusher.served import served_versions
 from embedding_core.delta_protocol import DeltaError
-from embedding_core.errors import CheckpointError
+from embedding_core.errors import CheckpointError, ConfigError
 
 pytestmark = pytest.mark.light
 
@@ -225,3 +225,13 @@ def test_client_ends_a_request_at_its_deadline(in_headers):
     late = pytest.raises(DeltaError, match=r"did not answer .* was not complete after 0\.5 s")
     with stranger(lambda: slowly(in_headers=in_headers)) as address, late:
         rest_call(address, "m", 2, timeout=0.5)(**NOTHING)
+
+
+def test_a_delta_is_sent_without_tls_only_to_hosts_that_are_named():
+    for host in ("localhost", "127.0.0.2", "[::1]"):
+        rest_call(f"http://{host}:8501", "m", 1)
+    rest_call("https://serving:8501", "m", 1)
+    rest_call("http://Serving:8501", "m", 1, plain_hosts=("serving",))
+    for host in ("serving", "10.0.0.7", "localhost.example", "[2001:db8::1]"):
+        with pytest.raises(ConfigError, match="without TLS, the secret and the tokens of the delta could be read"):
+            rest_call(f"http://{host}:8501", "m", 1, plain_hosts=("other",))
