@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from rich.console import Console
 
+from embedding_core.quality_rules import NOTHING_LEFT_OUT
 from pipelines.console.plain_table import print_table
 from pipelines.console.terminal import PLAIN, SafeConsole
 from pipelines.report.html_report import figure_text, parity_line
@@ -69,21 +70,22 @@ def _quality_rows(report: Report) -> list[dict[str, str]]:
 
 
 def _evaluation_rows(report: Report) -> list[dict[str, str]]:
-    popularity: Mapping[str, float] = (report.retrieval or {}).get("popularity", {})
-    return [
-        {
-            "metric": row["metric"],
-            "value": figure_text(row["value"]),
-            **({"nothing left out": _if_given(row, "nothing_left_out")} if report.has_repeats else {}),
-            "outcome": row["outcome"],
-            "bound": row["bound"] or _beside(popularity.get(row["metric"])),
-        }
-        for row in report.evaluation
-    ]
+    retrieval: Figures = report.retrieval or {}
+    popularity: Mapping[str, float] = retrieval.get("popularity", {})
+    with_all: Mapping[str, float] = retrieval.get("popularity_nothing_left_out", {})
+    rows = []
+    for row in report.evaluation:
+        name, bound = row["metric"], row["bound"] or _beside(popularity.get(row["metric"]))
+        rows.append(_evaluation_row(name, row["value"], row["outcome"], bound))
+        if "nothing_left_out" in row:  # in a row: at 80 columns, another column would push out the bounds
+            rows.append(
+                _evaluation_row(name + NOTHING_LEFT_OUT, row["nothing_left_out"], "", _beside(with_all.get(name)))
+            )
+    return rows
 
 
-def _if_given(row: Figures, key: str) -> str:
-    return figure_text(row[key]) if key in row else ""
+def _evaluation_row(metric: str, value: float | None, outcome: str, bound: str) -> dict[str, str]:
+    return {"metric": metric, "value": figure_text(value), "outcome": outcome, "bound": bound}
 
 
 def _beside(popularity: float | None) -> str:

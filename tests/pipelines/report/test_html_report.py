@@ -224,17 +224,18 @@ def test_screen_says_how_the_model_was_judged():
 
 
 def test_repeats_show_the_figure_with_nothing_left_out(tmp_path):
-    row = {"metric": "HitRate@10", "value": 0.038, "bound": "", "outcome": "no bound", "nothing_left_out": 0.0588}
+    bound = "at least popularity's 0.0094"
+    row = {"metric": "Recall@10", "value": 0.038, "bound": bound, "outcome": "met", "nothing_left_out": 0.0588}
     retrieval = {**REPORT.retrieval, "nothing_left_out": {"Recall@10": 0.0588}}
     retrieval["popularity_nothing_left_out"] = {"Recall@10": 0.0123}
-    report = dataclasses.replace(REPORT, evaluation=[row, *REPORT.evaluation], retrieval=retrieval)
-    console = Console(record=True, width=120, file=io.StringIO())
+    report = dataclasses.replace(REPORT, evaluation=[row, *REPORT.evaluation[1:]], retrieval=retrieval)
+    console = Console(record=True, width=80, file=io.StringIO())
     print_report(report, "report.html", console)
     shown = " ".join(console.export_text().split())
     html = Path(save_report(report, str(tmp_path))).read_text()
     saved = json.loads((tmp_path / "report.json").read_text())
-    assert "metric value nothing left out outcome bound" in shown
-    assert "HitRate@10 0.0380 0.0588 no bound" in shown
+    assert "Recall@10 0.0380 met at least popularity's 0.0094" in shown
+    assert "Recall@10, nothing left out 0.0588 (popularity 0.0123)" in shown
     assert html.count("nothing left out") == 3  # beside the evaluation, and of model and popularity
     assert html.count("0.0588") == 2
     assert "0.0123" in html
