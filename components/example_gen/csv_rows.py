@@ -78,27 +78,43 @@ class _TooLongError(Exception):
 class _Source(io.BufferedIOBase):
     """Passes on the bytes of a file, and refuses more of them within one row than a row may have.
 
-    It looks at every 8 KB, as `io.TextIOWrapper` reads them, and not at every line, which would take time.
+    It looks at every 8 KB, as `io.TextIOWrapper` reads them, and not at every row, which would take time.
 
     Attributes:
       taken: bytes passed on.
-      row: of these, the bytes when the last row ended.
+      full: whether there are more of them than the caller of `fill` wanted.
     """
 
     def __init__(self, stream: io.BufferedIOBase) -> None:
         self.taken = 0
-        self.row = 0
+        self.full = False
         self._stream = stream
+        self._most = sys.maxsize
+        self._row = 0  # bytes before the row that is being read, up to those of its first 8 KB
+        self._rows: Sequence[object] = ()
+        self._seen = 0
 
     def readable(self) -> bool:
         return True
 
     def read1(self, size: int = -1) -> bytes:
-        if self.taken - self.row > bounds.ROW_BYTES:
+        if len(self._rows) != self._seen:
+            self._row, self._seen = self.taken, len(self._rows)
+        if self.taken - self._row > bounds.ROW_BYTES:
             raise _TooLongError
         data = self._stream.read1(size)
         self.taken += len(data)
+        self.full = self.taken > self._most
         return data
+
+    def fill(self, rows: Sequence[object], most: int) -> None:
+        """Begin a list, to which every row is added that ends; `full` becomes true after so many bytes of the file."""
+        self._rows, self._seen, self._row, self._most = rows, len(rows), self.taken, most
+        self.full = self.taken > most
+
+    def pass_over(self) -> None:
+        """Take note of the end of a row that is not added to the list."""
+        self._row = self.taken
 
 
 class _Reader:
@@ -226,16 +242,17 @@ def _chunks(
     rows, width, several = reader.rows, len(header), len(form.delimiter) > 1
     left, most, end = (sys.maxsize,) * 3 if first is None else (first.rows, first.most, bounds.SAMPLE_BYTES)
     chunk: list[_Row] = []
-    size, full = min(_BATCH, left), min(bounds.BATCH_BYTES, end)
+    size = min(_BATCH, left)
+    source.fill(chunk, min(bounds.BATCH_BYTES, end))
     for number in range(most):
-        taken = source.row = source.taken
-        if len(chunk) == size or taken > full:
+        if len(chunk) == size or source.full:
             if chunk:
                 yield chunk
             left -= len(chunk)
-            if not left or taken > end:
+            if not left or source.taken > end:
                 return
-            chunk, size, full = [], min(_BATCH, left), min(taken + bounds.BATCH_BYTES, end)
+            chunk, size = [], min(_BATCH, left)
+            source.fill(chunk, min(source.taken + bounds.BATCH_BYTES, end))
         line = rows.line_num + 1
         try:
             row = next(rows)
@@ -246,6 +263,7 @@ def _chunks(
         except csv.Error as error:
             reason = f"malformed CSV: {_shown_error(error)}; {_QUOTE_CURE}"
             bad.add(f"{path}:{line}", reason, rows=max(1, rows.line_num - line + 1))
+            source.pass_over()
             continue
         except _TooLongError as error:
             raise _too_long(path, line) from error
@@ -253,7 +271,9 @@ def _chunks(
             raise DataError(f"{path}:1: the first line is a header equal to `data.columns`: leave `columns` out.")
         if len(row) == width:
             chunk.append((line, reader.restored(row) if several else row))
-        elif row:
+            continue
+        source.pass_over()
+        if row:
             fields = f"{len(row)} field{'s' if len(row) > 1 else ''}"
             bad.add(f"{path}:{line}", f"{fields}, {names} has {width}", rows=rows.line_num - line + 1)
     if chunk:
