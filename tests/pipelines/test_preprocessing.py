@@ -330,3 +330,13 @@ def test_taxi_label_and_cells_follow_the_task():
     assert outputs["big_tip"].numpy().tolist() == [[1.0], [0.0]]
     assert outputs["pickup_cell"].numpy().tolist() == [[b"41.99,-87.80"], [b"41.00,-87.00"]]
     assert outputs["dropoff_cell"].numpy().tolist() == [[b""], [b"1.00,1.00"]]
+
+
+def test_another_asset_under_the_same_address_is_read(tmp_path):
+    _classes([[b"fine"], [b"sad"]], tmp_path)
+    raw, found = {"mood": tf.ragged.constant([[b"sad"], [b"fine"]]).to_sparse()}, []
+    (asset,) = (tmp_path / "transform_fn" / "assets").iterdir()
+    for order in (b"fine\nsad\n", b"sad\nfine\n"):
+        asset.write_bytes(order)
+        found.append(open_transform_graph(str(tmp_path), ["label"]).outputs(raw)["label"].numpy().tolist())
+    assert found == [[[1.0], [0.0]], [[0.0], [1.0]]]
