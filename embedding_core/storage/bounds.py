@@ -34,7 +34,7 @@ SAMPLE_BYTES = 64 << 20
 """Bytes of text or records that a check reads of one file: 10,000 rows of 6.7 KB, read in a second."""
 
 SETTINGS_BYTES = 1 << 20
-"""Bytes of a YAML text: PyYAML reads some 50 KB a second."""
+"""Bytes of a YAML text: twice what `init` writes for `GUESSED_COLUMNS`."""
 
 SETTINGS_VALUES = 100_000
 """Values of a YAML text after its aliases are expanded: a few lines of aliases to aliases can expand to billions."""
