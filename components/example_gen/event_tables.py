@@ -16,8 +16,13 @@ from components.example_gen.tally import Tally
 
 # The columns of a table of events, before those of the examples.
 KEYS = USER, WHOLE, FRACTION, UNIT, TIE, SIDE, REMEMBERED = (
-    *("user", "whole", "fraction", "unit"),
-    *("tie", "side", "remembered"),
+    "user",
+    "whole",
+    "fraction",
+    "unit",
+    "tie",
+    "side",
+    "remembered",
 )
 _COLUMN = "column:"  # prefix of the columns that examples hold or histories list
 

@@ -102,10 +102,15 @@ def is_output(artifact: mlmd.Artifact) -> bool:
     return bool(artifact.state == mlmd.Artifact.LIVE) and ROLLBACK not in artifact.custom_properties
 
 
+def newest_execution(store: MetadataStore) -> int:
+    """Return the highest id of an execution; 0 if the store has none."""
+    last = store.get_executions(list_options=ListOptions(limit=1, order_by=OrderByField.ID, is_asc=False))
+    return max((execution.id for execution in last), default=0)
+
+
 def _move_left_over(store: MetadataStore, root: str) -> str | None:
     """Move away outputs with execution ids above the highest in the store: new outputs would be mixed with them."""
-    last = store.get_executions(list_options=ListOptions(limit=1, order_by=OrderByField.ID, is_asc=False))
-    newest = max((one.id for one in last), default=0)
+    newest = newest_execution(store)
     paths = [path for path in _numbered(root) if int(os.path.basename(path)) > newest]
     if not paths:
         return None

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import json
 import os
 import re
 import shutil
-from pathlib import Path
 
 from ml_metadata import MetadataStore
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
-from pipelines.local.metadata_repair import is_output
+from embedding_core.storage import read_json
+from pipelines.local.metadata_repair import is_output, newest_execution
 
 _RUN = "pipeline_run"
 _REPORT = re.compile(r"(?P<version>\d+)(-delta-\d+)?|refused-.+")
@@ -75,7 +74,7 @@ def remove_old_reports(store: MetadataStore, folder: str, keep: int, version: in
     """
     names = os.listdir(folder) if os.path.isdir(folder) else []
     reports = {name: match for name in names if (match := _REPORT.fullmatch(name))}
-    newest = max((one.id for one in store.get_executions()), default=0)
+    newest = newest_execution(store)
     old = sorted(reports, key=lambda name: _execution(os.path.join(folder, name), newest))[:-keep]
     old = [name for name in old if reports[name]["version"] != str(version)]
     for name in old:
@@ -90,7 +89,7 @@ def _execution(report: str, newest: int) -> int:
     newest execution of this one is `newest`.
     """
     try:
-        nodes = json.loads(Path(report, "report.json").read_bytes())["nodes"]
+        nodes = read_json(os.path.join(report, "report.json"))["nodes"]
     except (OSError, ValueError, KeyError):
         return 0
     last = max((node.get("execution") or 0 for node in nodes), default=0)
