@@ -11,7 +11,7 @@ import yaml
 
 from embedding_core.errors import DataError, PreemptionError
 from embedding_core.tpu_compiler import TpuCompiler
-from pipelines.commands import cli
+from pipelines.commands import cli, run_command
 from pipelines.config import load_config
 from pipelines.local import run_log
 from tests.pipelines.commands.exit_code import exit_code
@@ -21,7 +21,8 @@ pytestmark = pytest.mark.light
 
 @pytest.fixture(autouse=True)
 def _no_tensorflow(monkeypatch):
-    monkeypatch.setattr(cli, "load_tensorflow", lambda: None)
+    for module in (cli, run_command):
+        monkeypatch.setattr(module, "load_tensorflow", lambda: None)
 
 
 def _command(monkeypatch, name, **functions):
