@@ -105,8 +105,15 @@ class KerasRun:
           ConfigError: the job has a setting that needs the trainer's own loop.
           DataError: a split is empty or cannot be read.
         """
-        for name, given in (("softmax", job.training.softmax), ("warm_start", job.warm_start)):
-            if given is not None:
+        training = job.training
+        for name, is_given in (
+            ("softmax", training.softmax is not None),
+            ("warm_start", job.warm_start is not None),
+            ("decay", training.decay != "none"),
+            ("embedding_l2", training.embedding_l2 != 0),
+            ("class_weights", training.class_weights != (1.0, 1.0)),
+        ):
+            if is_given:
                 raise ConfigError(f"`{name}` is given, which a run_fn of your own does not support: leave it out.")
         # Keras' callbacks stop a fit, so no rows are held back.
         self._job = job = dataclasses.replace(job, training=job.training.replace(early_stopping=None))

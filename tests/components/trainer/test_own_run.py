@@ -82,6 +82,10 @@ def test_run_fn_that_leaves_no_model_is_named(train, source, words):
         train(source)
 
 
-def test_softmax_is_for_the_loop_of_the_trainer(train):
-    with pytest.raises(ConfigError, match="`softmax` is given, which a run_fn of your own does not support"):
-        train(UNTRAINED, softmax={"feature": "item"})
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("softmax", {"feature": "item"}), ("decay", "linear"), ("embedding_l2", 0.1), ("class_weights", [1.0, 3.0])],
+)
+def test_setting_of_the_trainers_own_loop_is_refused(train, name, value):
+    with pytest.raises(ConfigError, match=f"`{name}` is given, which a run_fn of your own does not support"):
+        train(UNTRAINED, **{name: value})
