@@ -46,11 +46,17 @@ def candidate_sampler(
       candidates: the other features of each candidate; None if there are none.
 
     Raises:
-      ConfigError: the feature is unknown or has no tokens, or the counts are missing.
+      ConfigError: the feature is unknown, holds several tokens a row or has no tokens, or the counts are missing.
     """
     if softmax.feature not in {feature.name for feature in config.features}:
         names = ", ".join(feature.name for feature in config.features)
         raise ConfigError(f"`feature` of softmax is {softmax.feature!r}: it must be one of the features {names}.")
+    column = next(feature.column for feature in config.features if feature.name == softmax.feature)
+    if column is not None and column.many:
+        raise ConfigError(
+            f"`feature` of softmax is {softmax.feature!r}, but column {column.name!r} holds several tokens a row, and "
+            "a row has one candidate: name a feature of one token a row."
+        )
     table = config.table_of(softmax.feature)
     tokens = table.vocabulary_size - table.oov_rows
     if tokens < 1:

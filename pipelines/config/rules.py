@@ -141,6 +141,7 @@ def _softmax_fits(config: PipelineConfig) -> Mistakes:
     if softmax.feature not in features:
         rule = f"it must be a categorical feature; {nearest(softmax.feature, features)}"
         yield "training.softmax.feature", f"is {softmax.feature!r}: {rule}"
+    yield from _has_one_token(config, "training.softmax.feature", softmax.feature)
     kinds = [task.kind for task in config.tasks]
     if "positive" not in kinds and kinds != ["binary"]:
         rule = "no label is of kind positive" if len(kinds) > 1 else "the label is not one of kind positive or binary"
@@ -240,6 +241,17 @@ def _negatives_are_drawn_for_a_feature(config: PipelineConfig) -> Mistakes:
         if name not in known:
             rule = f"it must be a categorical feature; {nearest(name, known)}"
             yield f"training.negatives.{key}", f"is {name!r}: {rule}"
+    if not negatives.within_batch:  # otherwise all tokens of another row are taken
+        yield from _has_one_token(config, "training.negatives.feature", negatives.feature)
+
+
+def _has_one_token(config: PipelineConfig, path: str, name: str) -> Mistakes:
+    """Refuse a feature of several tokens a row, of which none names the row's candidate."""
+    for feature in config.features.categorical:
+        if feature.name == name and (feature.multivalent or feature.separator is not None):
+            key = "multivalent" if feature.multivalent else "separator"
+            rule = f"but a row has one candidate, and this feature holds several tokens a row (`{key}`)"
+            yield path, f"is {name!r}, {rule}: name a feature of one token a row, or leave out its `{key}`."
 
 
 @_rule("python_path")

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import ConfigError
 from embedding_core.tasks import Task
 from embedding_core.training.softmax_candidates import candidate_sampler
@@ -138,6 +138,13 @@ def test_counts_that_do_not_fit_are_refused(counts):
 def test_unknown_feature_is_refused():
     with pytest.raises(ConfigError, match="it must be one of the features item, user"):
         candidate_sampler(Softmax(feature="x"), CONFIG, seed=0, hosts=1, counts=COUNTS)
+
+
+def test_candidate_column_of_several_tokens_is_refused():
+    item = FeatureConfig(name="item", table="i", column=ColumnConfig(name="items", multivalent=True))
+    config = EmbeddingConfig(tables=CONFIG.tables, features=(item, *CONFIG.features[1:]))
+    with pytest.raises(ConfigError, match="column 'items' holds several tokens a row, and a row has one candidate"):
+        candidate_sampler(Softmax(feature="item"), config, seed=0, hosts=1, counts=COUNTS)
 
 
 @pytest.mark.parametrize(

@@ -252,6 +252,16 @@ def test_features_mistake_is_one_line(mistakes, features, words):
     assert words in lines[0]
 
 
+@pytest.mark.parametrize("key", ["multivalent: true", "separator: '|'"])
+@pytest.mark.parametrize("source", ["softmax", "negatives"])
+def test_candidate_of_several_tokens_is_refused(load, mistakes, source, key):
+    text = f"data: {{path: rows.csv, format: parquet}}\nlabel: {{kind: positive}}\nmodel: {TOWERS}\n"
+    text += f"training: {{{source}: other}}\nfeatures: {{categorical: [item, {{name: other"
+    load(text + "}]}")
+    (line,) = mistakes(text + f", {key}}}]}}")
+    assert f"`training.{source}.feature` is 'other', but a row has one candidate" in line
+
+
 @pytest.mark.parametrize(
     ("query", "candidate", "words"),
     [
