@@ -15,7 +15,7 @@ from components.example_gen.event_columns import Events, events_of, without_list
 from components.example_gen.filters import filter_rows
 from components.example_gen.labels import count_labels, label_values, several_values, weight_reasons, without_any
 from components.example_gen.readers import read_batches
-from components.example_gen.rows import SHOWN, Batch, values_per_row
+from components.example_gen.rows import SHOWN, Batch, flat_values, values_per_row
 from components.example_gen.settings import Settings
 from components.example_gen.splits import assign_splits
 from components.example_gen.tally import Labels, Tally
@@ -140,6 +140,10 @@ def _count_kinds(
         made = [] if histories is None else [new for new, source in histories.columns.items() if source == name]
         for one in (name, *made):
             tally.kinds.setdefault(one, {}).setdefault(kind_of(column), place)
+        moments = flat_values(batch.columns[name]).type
+        if pa.types.is_temporal(moments) and kind_of(column) == "bytes":
+            kind = "date" if pa.types.is_date(moments) else "time"
+            tally.moments.setdefault(name, {}).setdefault(kind, place)
     if events is not None:
         for kind, row in events.first_of_each_kind().items():
             tally.times.setdefault(kind, batch.place(int(batch.index[row])))

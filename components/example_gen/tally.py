@@ -106,6 +106,7 @@ class Tally:
       waiting: rows that wait for their histories; 0 at the end.
       bad: rows set aside.
       kinds: per column, the kinds of feature ("bytes", "int64", "float") and the place of the first of each.
+      moments: per column of dates or times that become text, "date" and "time", and the place of the first of each.
       seen: names of all columns found.
       times: units of the times that histories are ordered by (see `Events`), and the place of the first of each.
       labels: the values of each binary or multiclass label, by name.
@@ -124,6 +125,7 @@ class Tally:
     waiting: int = 0
     bad: BadRows = dataclasses.field(default_factory=BadRows)
     kinds: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
+    moments: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     seen: list[str] = dataclasses.field(default_factory=list)
     times: dict[str, str] = dataclasses.field(default_factory=dict)
     labels: dict[str, Labels] = dataclasses.field(default_factory=dict)
@@ -155,9 +157,10 @@ class Tally:
             self.shards[split] += other.shards[split]
             for name, summary in other.summaries[split].items():
                 self.summaries[split].setdefault(name, ColumnSummary()).add(summary)
-        for name, kinds in other.kinds.items():
-            for kind, place in kinds.items():
-                self.kinds.setdefault(name, {}).setdefault(kind, place)
+        for mine, others in ((self.kinds, other.kinds), (self.moments, other.moments)):
+            for name, kinds in others.items():
+                for kind, place in kinds.items():
+                    mine.setdefault(name, {}).setdefault(kind, place)
         for kind, place in other.times.items():
             self.times.setdefault(kind, place)
         for name, labels in other.labels.items():
@@ -318,6 +321,15 @@ class Tally:
                 DataError(
                     f"column {name!r} is {one} in {here} and {two} in {there}: store it as one type throughout"
                     + ("." if "bytes" in kinds else f", or read 3.0 as 3 with `data: {{whole_numbers: [{name}]}}`.")
+                ),
+            )
+        moments = self.moments.get(name, {})
+        if len(moments) > 1:
+            yield (
+                True,
+                DataError(
+                    f"column {name!r} holds dates in {moments['date']} and times in {moments['time']}: a day and its "
+                    "midnight would be two tokens; store it as one type throughout."
                 ),
             )
 

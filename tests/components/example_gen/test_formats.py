@@ -158,6 +158,19 @@ def test_column_of_two_types_is_refused(ingest, write_parquet):
         ingest(data_format="parquet", columns={"id": "token"}, split=SIDES)
 
 
+def test_token_column_of_dates_and_times_is_refused(ingest, write_parquet):
+    day = datetime.datetime(2011, 11, 1)
+    write_parquet("1.parquet", t=pa.array([day] * 2, pa.timestamp("ms")), side=["train", "eval"])
+    write_parquet("2.parquet", t=pa.array([day, None], pa.timestamp("ns")), side=["train", "eval"])
+    output = ingest(data_format="parquet", columns={"t": "token"}, split=SIDES)
+    assert output.values("t").count([b"2011-11-01 00:00:00"]) == 3
+    write_parquet("3.parquet", t=[None, day.date()], side=["train", "eval"])
+    words = r"column 't' holds dates in .*3.parquet, row 2 and times in .*1.parquet, row 1: .*; store it as one type"
+    with pytest.raises(DataError, match=words):
+        ingest(data_format="parquet", columns={"t": "token"}, split=SIDES)
+    ingest(data_format="parquet", columns={"t": "float"}, split=SIDES)
+
+
 @pytest.mark.parametrize(
     ("column", "kind", "expected"),
     [
