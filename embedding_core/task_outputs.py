@@ -73,8 +73,10 @@ def served_outputs(tasks: Sequence[Task], outputs: Mapping[str, tf.Tensor]) -> d
 
 def prediction_of(task: Task, output: tf.Tensor) -> tf.Tensor:
     """Compute the served prediction of a task, `[B, width]`, from the output of the model."""
-    if task.is_binary:
-        return tf.sigmoid(output)
     if task.is_multiclass:
         return tf.nn.softmax(output)
-    return tf.exp(output) if task.kind == "count" else output
+    if not task.is_binary and task.kind != "count":
+        return output
+    # In float32, TensorFlow rounds sigmoid and exp differently for the last rows of a batch: equal rows would not tie.
+    exact = tf.cast(output, tf.float64)
+    return tf.cast(tf.sigmoid(exact) if task.is_binary else tf.exp(exact), output.dtype)

@@ -3,9 +3,11 @@ import math
 import numpy as np
 import pytest
 import sklearn.metrics
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from embedding_core.task_outputs import prediction_of
 from embedding_core.tasks import Task
 from embedding_core.training.eval_metrics import auc, task_figures
 
@@ -81,3 +83,10 @@ def test_loss_of_classes_equals_that_of_sklearn_and_leaves_out_unknown_ones():
     assert math.isnan(found.auc)
     rows = np.append(label, math.nan), np.append(output, [[9.0, 0.0, 0.0]], 0), np.append(weight, 1.0)
     np.testing.assert_allclose(task_figures(task, *rows).loss, expected)
+
+
+@pytest.mark.parametrize("kind", ["binary", "count"])
+def test_prediction_of_a_row_does_not_depend_on_its_batch(kind):
+    output = np.random.default_rng(0).normal(0, 5, (256, 1)).astype(np.float32)
+    alone = [prediction_of(Task(kind=kind), tf.constant(row[None]))[0] for row in output]
+    np.testing.assert_array_equal(prediction_of(Task(kind=kind), tf.constant(output)), alone)
