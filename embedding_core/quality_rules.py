@@ -117,7 +117,7 @@ class Threshold(Section):
       min, max: bounds of the metric itself.
       min_improvement: least improvement over the baseline model; may be negative.
       min_over_popularity: least improvement of a ranking metric, such as Recall@10, over a ranking by popularity; may
-        be negative, and -1 accepts every model.
+        be negative, and -1 accepts every model that can be measured.
     """
 
     min: Number | None = None

@@ -151,4 +151,6 @@ class ExportedRanking:
                 mine = {metric: total for (name, metric), total in sums.items() if name == model}
                 metrics = [metric for metric in map(ranking_metric, mine) if isinstance(metric, RankingMetric)]
                 for name, values in ranked.values(metrics, ranks).items():
-                    mine[name].set(values, self._queries, self._slices, suffix)
+                    # Without a ranked candidate the metrics of all models are 0, and would reach each other.
+                    measured = values if len(ranked.truths.values) else np.full_like(values, math.nan)
+                    mine[name].set(measured, self._queries, self._slices, suffix)

@@ -99,8 +99,9 @@ def _recalls(counts: SplitCounts, retrieval: RetrievalFigures | str, rules: Rule
 
 def _recall(name: str, retrieval: RetrievalFigures | str, bounds: Threshold) -> Iterator[Check]:
     least, over = bounds.min, bounds.min_over_popularity
-    if isinstance(retrieval, str):
-        yield Check(name=name, value=None, bound="any", met=False, reason=f"{name} could not be measured: {retrieval}")
+    if isinstance(retrieval, str) or not retrieval.ranked:
+        why = retrieval if isinstance(retrieval, str) else _nothing_ranked(retrieval)
+        yield Check(name=name, value=None, bound="any", met=False, reason=f"{name} could not be measured: {why}")
         return
     value, popularity = retrieval.metrics[name], retrieval.popularity[name]
     if least is not None:
@@ -108,6 +109,14 @@ def _recall(name: str, retrieval: RetrievalFigures | str, bounds: Threshold) -> 
     if over is not None:
         more = f" {'+' if over > 0 else '-'} {abs(over):g}" if over else ""
         yield _bound(name, value, popularity + over, f"at least popularity's {popularity:.4f}{more}")
+
+
+def _nothing_ranked(retrieval: RetrievalFigures) -> str:
+    return (
+        f"no true candidate of the eval split was ranked, because {retrieval.seen_truths:,} were seen before and are "
+        f"left out, and {retrieval.unknown:,} are unknown: hold out other rows, or judge without "
+        "`evaluation.exclude_seen`."
+    )
 
 
 def _bound(name: str, value: float, least: float, words: str) -> Check:

@@ -26,6 +26,7 @@ class RetrievalFigures:
       curves: pairs of K and Recall@K of "this model" and of "popularity".
       queries: number of measured users, or of rows if no column names the user.
       positive_rows: number of positive rows of the eval split.
+      ranked: number of true candidates of the queries that were ranked; if it is 0, nothing was measured.
       unknown: number of true candidates of the queries that are unknown; each is a miss.
       candidates: number of all candidates, including those that a query leaves out because they were seen.
       feature: feature that identifies a candidate.
@@ -41,6 +42,7 @@ class RetrievalFigures:
     popularity: Mapping[str, float]
     queries: int
     positive_rows: int
+    ranked: int
     unknown: int
     candidates: int
     feature: str
@@ -100,6 +102,7 @@ def measure_retrieval(
         curves={"this model": _curve(ranked, ranks), "popularity": _curve(ranked, popularity)},
         queries=len(ranked.queries.rows),
         positive_rows=ranked.queries.positive_rows,
+        ranked=len(ranked.truths.values),
         unknown=int(ranked.queries.relevant.sum()) - len(ranked.truths.values) - ranked.seen_truths,
         candidates=len(ranked.counts),
         feature=towers.feature,

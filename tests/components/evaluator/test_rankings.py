@@ -4,6 +4,7 @@ import os
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
+import copy
 import json
 import math
 
@@ -276,6 +277,20 @@ def test_improvement_over_the_baseline_decides_the_blessing(inputs, tmp_path, im
     given = {"thresholds": {"Recall@5": {"min_improvement": improvement}}, "baseline": "pushed"}
     _, blessing = evaluate(inputs, eval_config(tmp_path, **given), tmp_path)
     assert blessing.get_int_custom_property("blessed") == blessed
+
+
+@pytest.mark.parametrize("bound", [{"min": 0.0}, {"min_improvement": 0.0}])
+def test_split_of_repeats_alone_reaches_no_threshold(inputs, tmp_path, bound):
+    """The metrics of candidate and baseline would both be 0."""
+    for split in ("train", "eval"):
+        write_rows(tmp_path / "examples" / f"Split-{split}", TRAIN)
+    (examples,) = copy.deepcopy(inputs["examples"])
+    examples.uri = str(tmp_path / "examples")
+    config = eval_config(tmp_path, thresholds={"NDCG@5": bound}, baseline="pushed", user="user", exclude_seen=True)
+    given = {**inputs, "examples": [examples]}
+    evaluation, blessing = evaluate(given, config, tmp_path, user="user", exclude_seen=True)
+    assert math.isnan(figures(evaluation)["", "candidate", False, "NDCG@5"])
+    assert blessing.get_int_custom_property("blessed") == 0
 
 
 def test_group_auc_is_the_mean_over_users_weighted_by_rows(inputs, tmp_path):

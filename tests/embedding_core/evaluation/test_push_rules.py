@@ -11,11 +11,11 @@ def counts(rows=1000, positives=500):
     return SplitCounts(rows=rows, labels={"label": label}, features={})
 
 
-def figures(model=0.2, popularity=0.1):
+def figures(model=0.2, popularity=0.1, **counted):
     names = ("Recall@10", "Recall@50")
     return RetrievalFigures(
         metrics=dict.fromkeys(names, model), popularity=dict.fromkeys(names, popularity), queries=9, positive_rows=9,
-        unknown=0, candidates=99, feature="item",
+        candidates=99, feature="item", **{"ranked": 9, "unknown": 0, **counted},
     )  # fmt: skip
 
 
@@ -104,3 +104,12 @@ def test_bound_turns_the_default_off():
 def test_bound_that_cannot_be_measured_is_missed():
     (reason,) = missed(counts(), NONE, retrieval={"Recall@10": {"min": 0.1}})
     assert reason == f"Recall@10 could not be measured: {NONE}"
+
+
+@pytest.mark.parametrize("rules", [{}, {"retrieval": {"Recall@10": {"min": 0.0, "min_over_popularity": 0.0}}}])
+def test_split_without_a_ranked_candidate_is_refused(rules):
+    nothing = figures(0.0, 0.0, ranked=0, seen_truths=7, unknown=2)
+    (reason,) = missed(counts(9, 9), nothing, draws_negatives=True, **rules)
+    assert reason.startswith(
+        "Recall@10 could not be measured: no true candidate of the eval split was ranked, because 7"
+    )

@@ -176,7 +176,7 @@ def test_metrics_of_users_without_what_they_have_seen(folder, inputs, user, excl
     protocol = RankingProtocol(user=user, exclude_seen=exclude_seen)
     names = ("Recall@7", "NDCG@7", "MRR@7", "HitRate@7")
     found = measure_retrieval(run, inputs, train_files=files[0], eval_files=files[1], protocol=protocol, metrics=names)
-    groups, values, every, popular, both = {}, [], [], [], 0
+    groups, values, every, popular, both, known_truths = {}, [], [], [], 0, 0
     counts = {item: sum(row["item"] == item for row in train if row["label"]) for item in ITEMS}
     for number, row in enumerate(row for row in held_out if row["label"]):
         groups.setdefault(row["user"] if user else number, []).append(row)
@@ -186,6 +186,7 @@ def test_metrics_of_users_without_what_they_have_seen(folder, inputs, user, excl
         bought = {row["item"] for row in train if row["label"] and row["user"] == last["user"]} if user else set()
         seen = {*last["seen"], *bought} if exclude_seen else set()
         both += len(seen & known)
+        known_truths += len(known)
         batch = parser(tf.constant([serialized({**last, "item": item}) for item in ITEMS]))
         logits = call_model(run.model, run.engine.lookup(batch["ids"]), {})["label"].numpy()[:, 0]
         ranking = [ITEMS[place] for place in np.argsort(-logits)]
@@ -202,6 +203,7 @@ def test_metrics_of_users_without_what_they_have_seen(folder, inputs, user, excl
     assert list(found.nothing_left_out.values()) == pytest.approx(np.mean(every, axis=0) if both else [])
     assert found.popularity_nothing_left_out.keys() == found.nothing_left_out.keys()
     assert (found.queries, found.seen_truths, found.unknown) == (len(groups), both, 1)
+    assert found.ranked == known_truths - both
     assert bool(both) == exclude_seen
     assert dict(found.curves["this model"])[10] >= found.metrics["Recall@7"]
 
@@ -218,7 +220,7 @@ def test_item_that_a_user_buys_again_is_a_miss(folder, inputs):
     files = write(folder / "train7", train), write(folder / "eval7", train)
     protocol = RankingProtocol(user="user", exclude_seen=True)
     found = measure_retrieval(trained(), inputs, train_files=files[0], eval_files=files[1], protocol=protocol)
-    assert (found.queries, found.seen_truths, found.unknown) == (6, 6, 0)
+    assert (found.queries, found.ranked, found.seen_truths, found.unknown) == (6, 0, 6, 0)
     assert set(found.metrics.values()) == set(found.popularity.values()) == {0.0}
     assert found.nothing_left_out["Recall@50"] == found.popularity_nothing_left_out["Recall@10"] == 1.0
 
