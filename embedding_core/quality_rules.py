@@ -81,8 +81,9 @@ class RankingProtocol(Section):
 
     Attributes:
       user: column of the data that names the user. One ranking per user is measured: its true candidates are
-        those of all the user's positive rows in the eval split, and its query is the last of these rows. If null, each
-        positive row is a query with one true candidate.
+        those of all the user's positive rows in the eval split, and its query is the last of these rows; if the model
+        reads a history, it is the row that precedes the others, as the histories tell. If null, each positive row is a
+        query with one true candidate.
       exclude_seen: whether seen candidates are left out of a ranking: those in the user's positive rows of the train
         split, and those in features of the query's row with the candidates' vocabulary, such as a history. A true
         candidate that was seen is left out too, and is a miss; the report then also gives the metrics with nothing

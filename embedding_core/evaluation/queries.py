@@ -42,7 +42,7 @@ class Queries:
 
     Attributes:
       rows: int64 `[q]`, index in the eval split of the row that gives each query its inputs; if queries are users, the
-        last positive row of the user.
+        last positive row of the user, or the row that `before_the_others` chooses.
       truths: the distinct true candidates of each query, without unknown ones.
       relevant: int64 `[q]`, number of true candidates of each query; each row with an unknown candidate adds one.
       positive_rows: number of positive rows of the eval split.
@@ -56,6 +56,16 @@ class Queries:
     positive_rows: int
     is_sample: bool
     users: Numbering | None
+
+    def with_rows(self, rows: Ints) -> Queries:
+        """Return the queries with other rows, int64 `[q]`, in the order of these; renumbers the users."""
+        order = np.argsort(rows)
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        if self.users is not None:
+            self.users.keep(order)
+        truths = Lists.of_pairs(places[self.truths.owners], self.truths.values, len(order))
+        return dataclasses.replace(self, rows=rows[order], truths=truths, relevant=self.relevant[order])
 
 
 def choose_queries(
@@ -142,6 +152,45 @@ class _Chosen:
             is_sample=self._bound < np.iinfo(np.int64).max,
             users=self._numbering if by_user else None,
         )
+
+
+def before_the_others(
+    files: Sequence[str], read: ReadRows, users: ReadTokens, history: Callable[[tf.Tensor], Lists], queries: Queries
+) -> Queries:
+    """Choose for each user the positive row that precedes the user's others, by what the rows' histories hold.
+
+    The history of a later row holds true candidates of earlier ones: as a query, it would be asked for what it shows. A
+    true candidate is new if a row that has it does not have it in its history. The query is the row with the fewest
+    new true candidates in its history; of several, the last.
+
+    Args:
+      files: TFRecord files of the eval split.
+      read: reads label and candidate of a row.
+      users: reads the user of a row.
+      history: reads the candidates in a row's history.
+      queries: the queries, one per user.
+    """
+    numbering, truths = queries.users or Numbering(), queries.truths
+    known = truths.owners << _BITS | truths.values
+    rows, held, first, count = [], [], 0, 0  # owner, candidate and number of each row; its position and true candidates
+    for serialized in _batches(files):
+        labelled, owners = read(serialized), numbering.find(users(serialized))
+        chosen = np.flatnonzero(labelled.positive & (owners >= 0))
+        before = history(tf.gather(serialized, chosen))
+        pairs = owners[chosen][before.owners] << _BITS | before.values
+        true = np.isin(pairs, known)
+        held.append(np.stack([before.owners[true] + count, pairs[true]]))
+        rows.append(np.stack([owners[chosen], labelled.candidates[chosen], first + chosen]))
+        count += len(chosen)
+        first += len(serialized)
+    (owner, candidate, number), (place, pair) = (np.concatenate(parts, axis=1) for parts in (rows, held))
+    own = owner << _BITS | np.maximum(candidate, 0)
+    repeated = np.zeros(count, np.bool_)
+    repeated[place[pair == own[place]]] = True
+    new = np.isin(pair, own[(candidate >= 0) & ~repeated])
+    order = np.lexsort((-number, np.bincount(place[new], minlength=count), owner))
+    chosen_rows = number[order][np.unique(owner[order], return_index=True)[1]]
+    return queries.with_rows(chosen_rows)
 
 
 def seen_in_training(files: Sequence[str], read: ReadRows, users: ReadTokens, queries: Queries) -> Lists:

@@ -19,6 +19,7 @@ from embedding_core.evaluation.queries import (
     Labelled,
     Queries,
     ReadRows,
+    before_the_others,
     choose_queries,
     rows_of_queries,
     seen_in_training,
@@ -137,8 +138,11 @@ def rank_queries(
     read = _row_reader(inputs, towers.feature, tokens, positive)
     users = None if protocol.user is None else user_reader(protocol.user, eval_files)
     queries = choose_queries(eval_files, read, users, most=protocol.queries, seed=seed)
+    history = _history_reader(inputs, seen_features(inputs.config, towers), tokens)
+    if users is not None and history is not None:
+        queries = before_the_others(eval_files, read, users, history, queries)
     seen = [_seen_by_users(train_files, read, users, queries)] if protocol.exclude_seen else []
-    before = _history_reader(inputs, seen_features(inputs.config, towers), tokens) if protocol.exclude_seen else None
+    before = history if protocol.exclude_seen else None
     catalog = candidates_of(models, tokens, read, train_files, counted=counted)
     vectors: list[list[Vectors]] = [[] for _ in models]
     histories = []

@@ -165,7 +165,7 @@ def test_rows_of_label_0_are_no_queries_and_a_sample_is_the_same_each_time(folde
 @pytest.mark.parametrize("exclude_seen", [False, True])
 @pytest.mark.parametrize("user", [None, "user"])
 def test_metrics_of_users_without_what_they_have_seen(folder, inputs, user, exclude_seen):
-    """A query is a user's last row; seen items are the user's in the train split and those of the feature `seen`.
+    """A query is a user's row before the others; seen items are the user's in the train split and those in `seen`.
 
     A true item that was seen is a miss, for popularity too; the figures with nothing left out stand beside.
     """
@@ -181,7 +181,9 @@ def test_metrics_of_users_without_what_they_have_seen(folder, inputs, user, excl
     for number, row in enumerate(row for row in held_out if row["label"]):
         groups.setdefault(row["user"] if user else number, []).append(row)
     for group in groups.values():
-        last, known = group[-1], {row["item"] for row in group} - {b"never seen"}
+        new = {row["item"] for row in group if row["item"] not in row["seen"]}
+        last = min(reversed(group), key=lambda row: len(new & {*row["seen"]}))
+        known = {row["item"] for row in group} - {b"never seen"}
         relevant = len(known) + sum(row["item"] == b"never seen" for row in group)
         bought = {row["item"] for row in train if row["label"] and row["user"] == last["user"]} if user else set()
         seen = {*last["seen"], *bought} if exclude_seen else set()
@@ -212,6 +214,31 @@ def _share_within(k, count, counts):
     """Return the probability that a candidate of this count is among the first k in a random order of equal counts."""
     above, equal = sum(other > count for other in counts), counts.count(count)
     return min(max(k - above, 0) / equal, 1)
+
+
+@pytest.mark.parametrize("exclude_seen", [False, True])
+def test_other_targets_of_a_user_are_not_seen(folder, inputs, exclude_seen):
+    """Each user buys four items after the split, one of them again; histories hold all earlier items, in any order."""
+    chance, train, held_out, expected = np.random.default_rng(3), [], [], {}
+    for user in USERS:
+        bought = [ITEMS[n] for n in chance.permutation(40)[:6]]
+        events = [*bought, bought[0]]
+        made = [{"user": user, "seen": events[:n], "item": events[n], "shop": b"s0", "label": 1.0} for n in range(7)]
+        train, held_out = [*train, *made[:3]], [*held_out, *made[3:]]
+        expected[user] = made[3]
+    held_out = [held_out[n] for n in chance.permutation(len(held_out))]
+    files = write(folder / "train8", train), write(folder / "eval8", held_out)
+    protocol = RankingProtocol(user="user", exclude_seen=exclude_seen)
+    found = measure_retrieval(trained(), inputs, train_files=files[0], eval_files=files[1], protocol=protocol)
+    values, parser, run = [], RowParser(inputs), trained()
+    for user, row in expected.items():
+        batch = parser(tf.constant([serialized({**row, "item": item}) for item in ITEMS]))
+        logits = call_model(run.model, run.engine.lookup(batch["ids"]), {})["label"].numpy()[:, 0]
+        seen = {one["item"] for one in train if one["user"] == user} if exclude_seen else set()
+        ranking = [ITEMS[place] for place in np.argsort(-logits) if ITEMS[place] not in seen]
+        values.append(np.mean([one["item"] in ranking[:10] for one in held_out if one["user"] == user]))
+    assert found.metrics["Recall@10"] == pytest.approx(np.mean(values))
+    assert (found.ranked, found.seen_truths) == ((18, 6) if exclude_seen else (24, 0))
 
 
 def test_item_that_a_user_buys_again_is_a_miss(folder, inputs):
