@@ -3,6 +3,7 @@
 import json
 import os
 
+import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
@@ -115,6 +116,31 @@ def test_graph_is_that_of_tfxs_transform(inputs, tmp_path, function, is_ours):
         found[name] = (values, str(output.raw_metadata.schema), str(output.transformed_metadata.schema))
     assert found["ours"] == found["theirs"]
     assert not os.path.exists(tmp_path / "ours" / ".temp_path")
+
+
+def two_phases(inputs):
+    import tensorflow_transform as tft
+
+    price = tf.reshape(tf.sparse.to_dense(inputs["price"]), [-1, 1])
+    return {"distance": tft.scale_to_0_1(tf.abs(tft.scale_to_z_score(price)))}
+
+
+@pytest.mark.parametrize("is_ours", [True, False], ids=["our_examples", "other_examples"])
+def test_analyzer_reads_what_another_made(inputs, tmp_path, is_ours):
+    import tensorflow_transform as tft
+
+    if is_ours:
+        inputs["examples"][0].set_string_custom_property(DATA_FACT, "[]")
+    graph = artifact(standard_artifacts.TransformGraph, tmp_path / "graph")
+    given = {key: value for key, value in inputs.items() if key != "base_checkpoint"}
+    Executor().Do(given, {"transform_graph": [graph]}, {"preprocessing_fn": f"{__name__}.two_phases"})
+    prices = np.array([1.0, 2.0, 6.0])
+    distances = np.abs(prices - prices.mean()) / prices.std()
+    asked = np.abs([[1.0], [4.0], [7.0]] - prices.mean()) / prices.std()
+    expected = (asked - distances.min()) / (distances.max() - distances.min())
+    raw = {"price": tf.sparse.from_dense([[1.0], [4.0], [7.0]])}
+    found = tft.TFTransformOutput(graph.uri).transform_raw_features(raw)["distance"]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_split_without_files_is_an_error(inputs, tmp_path):
