@@ -80,6 +80,8 @@ def platform_message():
     pool.AddSerializedFile(pipeline_spec_pb2.DESCRIPTOR.serialized_pb)
     pool.AddSerializedFile(file.SerializeToString())
     kind = pool.FindMessageTypeByName("kfp_kubernetes.KubernetesExecutorConfig")
+    if hasattr(message_factory, "GetMessageClass"):  # protobuf 4.22 and later
+        return message_factory.GetMessageClass(kind)
     return message_factory.MessageFactory(pool).GetPrototype(kind)
 
 
