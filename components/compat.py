@@ -1,4 +1,4 @@
-"""Collects every private or version-sensitive name of TFX that the project uses (TFX 1.16).
+"""Collects every private or version-sensitive name of TFX that the project uses (TFX 1.16 and 1.21).
 
 A port to another TFX version starts, and should end, here.
 """
@@ -48,7 +48,7 @@ __all__ = [
 
 
 def tracked_by_transform_layer(layer: Any) -> Any:
-    """Return the objects that hold the resources of a `tft.TransformFeaturesLayer` (TFT 1.16)."""
+    """Return the objects that hold the resources of a `tft.TransformFeaturesLayer` (TFT 1.16 and 1.21)."""
     return layer._saved_model_loader_tracked_dict
 
 

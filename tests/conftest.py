@@ -113,7 +113,7 @@ def start_tensorflow(*, lean):
     from embedding_core.engines import simulated_tpu
 
     # AutoGraph does not convert the code of Keras, which it recognizes by the module name `keras`. Without a rule for
-    # `tf_keras`, each process spends 6 s converting the code of tf_keras.
+    # `tf_keras`, which TensorFlow 2.21 has and 2.16 has not, each process spends 6 s converting the code of tf_keras.
     config.CONVERSION_RULES = (config.DoNotConvert("tf_keras"), *config.CONVERSION_RULES)
     if lean:
         tf.config.threading.set_intra_op_parallelism_threads(1)

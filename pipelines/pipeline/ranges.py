@@ -1,8 +1,7 @@
 """Computes the range that a dense feature is scaled by: mean, standard deviation and the largest plausible magnitude.
 
-Makes one pass over the data (TensorFlow Transform 1.16 does not offer a second pass here), and does not sum floats. A
-float32 is a whole number of 24 bits times a power of two, so whole numbers are summed per power of two. The range is
-then the same to the last bit, however Beam batches the rows.
+Makes one pass over the data, and does not sum floats. A float32 is a whole number of 24 bits times a power of two, so
+whole numbers are summed per power of two. The range is then the same to the last bit, however Beam batches the rows.
 """
 
 from __future__ import annotations
