@@ -28,7 +28,9 @@ _ENVIRONMENT = {
 }
 _CHATTY = ("apache_beam", "google", "h5py", "root", "tensorflow", "tfx", "tfx_bsl", "urllib3")
 _START_UP = re.compile(
-    rb"Unable to register cu\w+ factory|computation placer already registered|oneDNN custom operations are on"
+    rb"Unable to register cu\w+ factory|computation placer already registered|oneDNN custom operations are on|"
+    rb"Could not find cuda drivers|All log messages before absl::InitializeLog|"  # TensorFlow 2.21, as the next
+    rb"failed call to cuInit: .* UNKNOWN ERROR \(303\)"  # there is no driver
 )
 
 
@@ -59,7 +61,8 @@ def load_tensorflow() -> None:
     with tempfile.TemporaryFile() as held:
         os.dup2(held.fileno(), 2)
         try:
-            importlib.import_module("tensorflow")
+            tensorflow = importlib.import_module("tensorflow")
+            tensorflow.config.list_physical_devices("GPU")  # otherwise TensorFlow 2.21 says later that there is none
         finally:
             sys.stderr.flush()
             os.dup2(stderr, 2)

@@ -52,7 +52,8 @@ def test_tensorflow_starts_without_a_line():
 
 def test_lines_that_are_no_start_up_lines_are_kept(tmp_path):
     (tmp_path / "tensorflow.py").write_text(
-        "import os\nos.write(2, b'E cuda_dnn.cc:1 Unable to register cuDNN factory: x\\nE real trouble\\n')"
+        "import os, types\nos.write(2, b'E cuda_dnn.cc:1 Unable to register cuDNN factory: x\\nE real trouble\\n')\n"
+        "config = types.SimpleNamespace(list_physical_devices=lambda kind: [])"
     )
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from pipelines.console.quiet import *; load_tensorflow()"
