@@ -145,8 +145,13 @@ else
 	requirements/debian13.sh $(RUN)
 endif
 
-interchange: venv .matrix/$(NEWEST)/.ready ## the oldest and the newest pair read each other's files and train the same values
-	NEWEST=$(CURDIR)/.matrix/$(NEWEST)/bin/python $(BIN)/pytest -rP tests/interchange
+# A command that starts the Python of the other stack. On TFX 1.21, give that of an environment of the older lock.
+ifeq ($(TFX) $(shell id -u),1.16 0)
+OTHER_STACK = $(CURDIR)/requirements/debian13.sh python
+endif
+interchange: venv .matrix/$(NEWEST)/.ready ## the oldest and the newest pair read each other's files and train the same values, and each TFX continues the other's work_dir (user root, or OTHER_STACK=<command>)
+	$(if $(findstring debian13.sh,$(OTHER_STACK)),requirements/debian13.sh venv)
+	NEWEST=$(CURDIR)/.matrix/$(NEWEST)/bin/python OTHER_STACK="$(OTHER_STACK)" $(BIN)/pytest -rP tests/interchange
 
 test-wheel: venv ## the wheel in an empty environment of each Python, and the README's example of the layer
 	$(PYTHONS) $(BIN)/pytest -rP tests/test_wheel.py

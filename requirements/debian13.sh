@@ -1,5 +1,6 @@
 #!/bin/bash
 # debian13.sh TARGET...: runs make targets on today's stack in a Debian 13 root, on a system whose glibc is too old for it.
+# debian13.sh python ARGUMENT...: runs the environment's Python there, which sees the folder SHARED under the same path.
 #
 # The root is .debian13 beside the Makefile; it is made once, by debootstrap. The checkout's files, without environments
 # and results, are copied to /checkout in it, and ../shared, if there is one, to /shared. Needs the user root.
@@ -23,5 +24,7 @@ cd "$checkout"
 git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' file; do [ ! -e "$file" ] || printf '%s\0' "$file"; done \
     | tar --create --null --files-from - | tar --extract --directory "$root/checkout"
 [ ! -d ../shared ] || { rm -rf "$root/shared"; cp -r ../shared "$root/shared"; }
-exec unshare --mount --pid --fork bash -c 'mount -t proc proc "$0/proc"; mount --rbind /dev "$0/dev"; exec chroot "$0" \
-    env HOME=/root LANG=C.UTF-8 PATH=/usr/local/bin:/usr/bin:/bin make --directory /checkout "$@"' "$root" "$@"
+if [ "$1" = python ]; then set -- .venv/bin/"$@"; else set -- make "$@"; fi
+exec unshare --mount --pid --fork bash -c 'mount -t proc proc "$0/proc"; mount --rbind /dev "$0/dev"
+    [ -z "${SHARED:-}" ] || { mkdir -p "$0$SHARED"; mount --bind "$SHARED" "$0$SHARED"; }
+    exec chroot "$0" env --chdir=/checkout HOME=/root LANG=C.UTF-8 PATH=/usr/local/bin:/usr/bin:/bin "$@"' "$root" "$@"

@@ -42,6 +42,6 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
             tables=len(config.tables),
             vocabularies=dict(manifest.vocabularies),
             remap={name: {key: table.get(key) for key in _COUNTS} for name, table in report["tables"].items()},
-            tables_new=report["tables_new"],
-            tables_dropped=report["tables_dropped"],
+            new_tables=report["tables_new"],
+            dropped_tables=report["tables_dropped"],
         )

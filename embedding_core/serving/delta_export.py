@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf import text_format
 from tensorflow.core.protobuf import saved_model_pb2
 
 from embedding_core.columns.ids import is_size_constant
@@ -220,7 +221,7 @@ class _Objects:
         if kind in ("function", "bare_concrete_function"):
             names = value.concrete_functions if kind == "function" else [value.concrete_function_name]
             keywords = [] if kind == "function" else value.argument_keywords
-            outputs = [_bits(self._graph.concrete_functions[name].output_signature) for name in names]
+            outputs = [_text(self._graph.concrete_functions[name].output_signature) for name in names]
             return [*keywords, *outputs, *(self._functions.digest(name) for name in names)]
         return [_bits(value)]
 
@@ -234,6 +235,12 @@ def _concrete_functions(node: Any) -> list[str]:
 
 def _bits(message: Any) -> bytes:
     content: bytes = message.SerializeToString(deterministic=True)
+    return content
+
+
+def _text(message: Any) -> str:
+    """Describe a message with mappings, sorted by key; the order in its bytes depends on the version of protobuf."""
+    content: str = text_format.MessageToString(message, as_one_line=True)
     return content
 
 
@@ -257,7 +264,7 @@ class _Functions:
         try:
             ordered = _in_order(nodes)
         except graphlib.CycleError:  # a loop of TensorFlow 1
-            return _digest(_bits(function))
+            return _digest(_text(function))
         for name in ordered:
             digests[name] = self._of_operation(nodes[name], digests)
         outputs = [_source(function.ret[output.name], digests) for output in function.signature.output_arg]

@@ -17,7 +17,7 @@ from embedding_core.storage import free_name, readable_as, sync, whole_file
 from pipelines.config.metadata_server import MetadataServer, is_server
 
 SCHEMA_VERSION = 10
-"""Schema version of ML Metadata 1.16."""
+"""Schema version of ML Metadata 1.16 and 1.21."""
 
 _TABLES = frozenset(
     [
