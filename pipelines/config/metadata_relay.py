@@ -8,6 +8,8 @@ for (`LOAD DATA LOCAL`). None of this can be turned off from outside, so this pr
 - A client proves its password by `mysql_native_password` only, which does not show it to the server. Every other
   plug-in is refused, whether it sends the password in clear or encrypted with a key that the server chose.
 - After the login it passes on commands, and no content of a file.
+- It asks MariaDB for MySQL's rule of repeatable reads. Since MariaDB 11.6.2, a transaction that locks a row which another
+  one has changed ends with an error, and ML Metadata does not try again.
 
 The process is started by its path, imports the standard library only, and never holds the password. It ends with the
 process that started it. A client holds Python's GIL while it waits, so a thread of that process could not do this.
@@ -31,6 +33,7 @@ SECONDS = 10
 _PROTOCOL_41, _COMPRESS, _TLS, _SCRAMBLES, _PLUGINS = 0x200, 0x20, 0x800, 0x8000, 0x80000
 _OK, _SWITCH, _ERROR = 0x00, 0xFE, 0xFF
 _COMMANDS = (1, 2, 3, 14)  # quit, use a database, query, ping
+_AS_MYSQL = b"\x03SET @ignored = 0 /*M!110602 , SESSION innodb_snapshot_isolation = OFF */"  # a comment for others
 _LOGIN_BYTES = 1 << 16
 _FULL = (1 << 24) - 1  # a longer message goes on in the next packet
 
@@ -97,6 +100,10 @@ def _logged_in(client: socket.socket, host: str, port: int, ca: str) -> socket.s
                     f"the server asks for the password by the plug-in {plugin!r}, which may show it to the server; "
                     f"only {NATIVE!r} is used: make the user with IDENTIFIED WITH {NATIVE}"
                 )
+            if kind == _OK:
+                _send(server, 0, _AS_MYSQL)
+                _, answer = _read(server, _LOGIN_BYTES)
+                packet = answer if answer[:1] == bytes([_ERROR]) else packet
             _send(client, answered - shift, packet)
             if kind in (_OK, _ERROR):
                 server.settimeout(None)

@@ -31,6 +31,8 @@ _SCHEME = "mysql://"
 _CA = "ssl-ca"
 _PORT = 3306
 _YEAR = 31_536_000
+_UNTIL_NOTICED = 5
+"""Seconds in which a server notices that the process which held a lock was killed."""
 _NO_DATABASE, _NO_TABLE = 1049, 1146
 _LONG = 80  # bytes; the path of a Unix socket may have 107
 _relays: dict[tuple[str, int, str], tuple[subprocess.Popen[bytes], str]] = {}  # with the paths of their sockets
@@ -136,7 +138,7 @@ class MetadataServer:
         with self._connected() as connection:
             with self._refusals(), connection.cursor() as cursor:
                 cursor.execute(f"SET SESSION wait_timeout = {_YEAR}")
-                cursor.execute("SELECT GET_LOCK(%s, 0)", (key,))
+                cursor.execute("SELECT GET_LOCK(%s, %s)", (key, _UNTIL_NOTICED))
                 locked = bool((cursor.fetchone() or [0])[0])
             yield locked
 

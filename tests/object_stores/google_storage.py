@@ -141,6 +141,11 @@ def _passed_on(head, file, server):
     is_chunked = given.get("transfer-encoding") == "chunked"
     body = _chunks(file) if is_chunked else _exactly(file, int(given.get("content-length", 0)))
     kept = {name: value for name, value in headers.items() if name.lower() not in _DROPPED}
+    if path.endswith(
+        "/storageLayout"
+    ):  # TensorFlow 2.21 asks before it renames a folder; fake-gcs-server does not know it
+        layout = b'{"kind": "storage#storageLayout", "hierarchicalNamespace": {"enabled": false}}'
+        return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(layout) + layout
     connection = http.client.HTTPConnection("127.0.0.1", server)
     connection.request(method, path, body, kept)
     answer = connection.getresponse()

@@ -117,6 +117,11 @@ def test_an_answer_that_is_no_answer_is_one_error(fake, answer):
         has_store(fake([OK] * 3 + [answer]).address)
 
 
+def test_a_setting_that_the_server_refuses_is_one_error(fake):
+    with pytest.raises(StorageError, match=r"cannot be reached \(read-only\)"):
+        has_store(fake([OK, refusal("read-only")]).address)
+
+
 def test_a_ca_file_needs_a_server_with_tls(fake, tmp_path):
     server = fake([OK])
     with pytest.raises(StorageError, match="the server does not offer TLS"):
@@ -128,7 +133,7 @@ def test_a_ca_file_needs_a_server_with_tls(fake, tmp_path):
 
 
 @pytest.mark.tfx
-@pytest.mark.parametrize("answers", [[switch(b"mysql_old_password")], [OK, "file"]])
+@pytest.mark.parametrize("answers", [[switch(b"mysql_old_password")], [OK, OK, "file"]])
 def test_the_client_of_ml_metadata_sends_no_secret(fake, tmp_path, answers):
     (tmp_path / "secret").write_text(SECRET)
     server = fake([b"\xfb" + f"{tmp_path}/secret".encode() if answer == "file" else answer for answer in answers])
@@ -138,7 +143,7 @@ def test_the_client_of_ml_metadata_sends_no_secret(fake, tmp_path, answers):
     )
     ran = subprocess.run([sys.executable, "-c", code, server.address], env=os.environ, capture_output=True, check=False)
     assert ran.returncode != 0
-    assert len(server.packets) == len(answers)  # its login, and its first query
+    assert len(server.packets) == len(answers)  # its login, the relay's setting, and its first query
     assert SECRET.encode() not in server.received
 
 

@@ -116,11 +116,32 @@ def test_a_second_run_of_the_same_name_is_refused_wherever_it_works(server, tmp_
         pass
 
 
+def test_a_row_that_another_run_changed_can_still_be_locked(server):
+    """MariaDB 11.6.2 and later refuse it by default, and ML Metadata does it when pipelines share a store."""
+    given = MetadataServer.of(server.address)
+    first, second = (
+        pymysql.connect(user=given.user, password=given.password, database=given.database, unix_socket=given.socket)
+        for _ in range(2)
+    )
+    with first, second, first.cursor() as mine, second.cursor() as other:
+        mine.execute("CREATE TABLE counted (number INT) ENGINE = InnoDB")
+        mine.execute("INSERT INTO counted VALUES (1)")
+        first.commit()
+        mine.execute("SELECT number FROM counted")
+        other.execute("UPDATE counted SET number = 2")
+        second.commit()
+        mine.execute("SELECT number FROM counted LOCK IN SHARE MODE")
+        assert mine.fetchall() == ((2,),)
+        first.commit()
+        mine.execute("DROP TABLE counted")
+
+
 def certified(folder, name, authority):
     """Write a key and a certificate for a host name; `authority` is the name of the file pair that signs it."""
     key = ["openssl", "req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-subj", f"/CN={name}"]
     if authority is None:
-        commands = [[*key, "-x509", "-out", f"{name}.pem"]]
+        usage = ["-addext", "keyUsage=keyCertSign"]  # Python 3.13 refuses an authority without it
+        commands = [[*key, "-x509", *usage, "-out", f"{name}.pem"]]
     else:
         (folder / "names").write_text(f"subjectAltName=DNS:{name}")
         sign = [
