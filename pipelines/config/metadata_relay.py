@@ -8,8 +8,8 @@ for (`LOAD DATA LOCAL`). None of this can be turned off from outside, so this pr
 - A client proves its password by `mysql_native_password` only, which does not show it to the server. Every other
   plug-in is refused, whether it sends the password in clear or encrypted with a key that the server chose.
 - After the login it passes on commands, and no content of a file.
-- It asks MariaDB for MySQL's rule of repeatable reads. Since MariaDB 11.6.2, a transaction that locks a row which another
-  one has changed ends with an error, and ML Metadata does not try again.
+- It asks MariaDB for MySQL's rule of repeatable reads. Since MariaDB 11.6.2, a transaction that locks a row which
+  another one has changed ends with an error, and ML Metadata does not try again.
 
 The process is started by its path, imports the standard library only, and never holds the password. It ends with the
 process that started it. A client holds Python's GIL while it waits, so a thread of that process could not do this.
