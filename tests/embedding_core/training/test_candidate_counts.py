@@ -42,7 +42,9 @@ def write(path, rows):
             features = {
                 name: tf.train.Feature(bytes_list=tf.train.BytesList(value=values)) for name, values in columns.items()
             }
-            writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+            writer.write(
+                tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(deterministic=True)
+            )
     return path
 
 

@@ -39,7 +39,7 @@ def _example(words, tags, ids, number, label):
     }
     if not words:
         del features["word"]
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(deterministic=True)
 
 
 def _rows(count, seed, *, positives=False):
