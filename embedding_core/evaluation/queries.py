@@ -172,7 +172,9 @@ def before_the_others(
     """
     numbering, truths = queries.users or Numbering(), queries.truths
     known = truths.owners << _BITS | truths.values
-    rows, held, first, count = [], [], 0, 0  # owner, candidate and number of each row; its position and true candidates
+    rows = []  # owner, candidate and number of each row
+    held = []  # each true candidate in a history: the place of its row in `rows`, and the pair of owner and candidate
+    first, count = 0, 0
     for serialized in _batches(files):
         labelled, owners = read(serialized), numbering.find(users(serialized))
         chosen = np.flatnonzero(labelled.positive & (owners >= 0))
@@ -184,10 +186,10 @@ def before_the_others(
         count += len(chosen)
         first += len(serialized)
     (owner, candidate, number), (place, pair) = (np.concatenate(parts, axis=1) for parts in (rows, held))
-    own = owner << _BITS | np.maximum(candidate, 0)
+    target = owner << _BITS | np.maximum(candidate, 0)
     repeated = np.zeros(count, np.bool_)
-    repeated[place[pair == own[place]]] = True
-    new = np.isin(pair, own[(candidate >= 0) & ~repeated])
+    repeated[place[pair == target[place]]] = True
+    new = np.isin(pair, target[(candidate >= 0) & ~repeated])
     order = np.lexsort((-number, np.bincount(place[new], minlength=count), owner))
     chosen_rows = number[order][np.unique(owner[order], return_index=True)[1]]
     return queries.with_rows(chosen_rows)

@@ -51,7 +51,7 @@ def candidate_sampler(
     if softmax.feature not in {feature.name for feature in config.features}:
         names = ", ".join(feature.name for feature in config.features)
         raise ConfigError(f"`feature` of softmax is {softmax.feature!r}: it must be one of the features {names}.")
-    column = next(feature.column for feature in config.features if feature.name == softmax.feature)
+    column = config.feature(softmax.feature).column
     if column is not None and column.many:
         raise ConfigError(
             f"`feature` of softmax is {softmax.feature!r}, but column {column.name!r} holds several tokens a row, and "
