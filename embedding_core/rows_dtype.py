@@ -18,7 +18,6 @@ INT8_FACTS = 8
 """Bytes of the scale and the offset of an int8 row."""
 
 ROWS_DTYPES: tuple[RowsDtype, ...] = get_args(RowsDtype)
-_NUMBER_BYTES: Mapping[RowsDtype, int] = {"float32": 4, "float16": 2, "int8": 1}
 _WORD = {"type": "string", "enum": list(ROWS_DTYPES)}
 RowsDtypeSetting = Annotated[
     RowsDtype | Mapping[Text, RowsDtype],
@@ -31,11 +30,6 @@ RowsDtypeSetting = Annotated[
 def row_width(dim: int, dtype: RowsDtype) -> int:
     """Return how many numbers of type `dtype` store a row of `dim` values."""
     return dim + INT8_FACTS if dtype == "int8" else dim
-
-
-def row_bytes(dim: int, dtype: RowsDtype) -> int:
-    """Return the bytes of a stored row of `dim` values."""
-    return row_width(dim, dtype) * _NUMBER_BYTES[dtype]
 
 
 def dtypes_of_tables(given: RowsDtypes, tables: Iterable[str]) -> dict[str, RowsDtype]:

@@ -23,7 +23,6 @@ LONGEST_FIRST = (
     "embedding_core/training/test_strategies.py",
     "pipelines/test_follow.py",
     "deltas/test_pushed_deltas.py",
-    "pipelines/choices/test_planning.py",
     "embedding_core/training/test_training.py",
     "deltas/test_followed_deltas.py",
     "deltas/test_campaigns.py",

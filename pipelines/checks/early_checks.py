@@ -53,5 +53,5 @@ def requested_slice(config: PipelineConfig, topology: str | None = None) -> Topo
     """
     name = topology or config.training.topology
     if name is None:
-        raise ConfigError("`--topology` is not given, nor is `training.topology`: name a TPU slice, such as v3-8.")
+        raise ConfigError("`--slice` is not given, nor is `training.topology`: name a TPU slice, such as v3-8.")
     return named_topology(name)

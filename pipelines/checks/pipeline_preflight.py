@@ -10,9 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Column, Table
 
-from embedding_core.config import EmbeddingConfig
 from embedding_core.planning.topology import Topology
-from embedding_core.preflight import Finding, PipelineStep, Report, SparseCores, preflight
+from embedding_core.preflight import Finding, PipelineStep, Report, preflight
 from embedding_core.tpu_compiler import SparseCoreCompiler, TpuCompiler
 from embedding_core.training.job import rows_with_drawn
 from embedding_core.training_config import TrainingConfig
@@ -59,35 +58,6 @@ def check(
     sparse_cores = None
     if compiler is not None and slice_.sparse_cores:
         sparse_cores = planned_sparse_cores(config, tables, slice_, table_configs, sparse_core_compiler)
-    return check_tables(
-        config, slice_, tables, sizes=sizes, batch_size=batch_size, compiler=compiler, sparse_cores=sparse_cores
-    )
-
-
-def check_tables(
-    config: PipelineConfig,
-    slice_: Topology,
-    tables: EmbeddingConfig,
-    *,
-    sizes: str,
-    batch_size: int | None = None,
-    compiler: TpuCompiler | None = None,
-    sparse_cores: SparseCores | None = None,
-) -> Report:
-    """Run the preflight of given tables.
-
-    Args:
-      config: the pipeline.
-      slice_: the slice.
-      tables: the tables and features that it would train.
-      sizes: source of the numbers of rows, for the report.
-      batch_size: see `check`.
-      compiler: see `check`.
-      sparse_cores: compiler and limits for SparseCores.
-
-    Raises:
-      ConfigError: the environment of a compiler is damaged or has other versions.
-    """
     training = training_config(config)
     dense = [feature.name for feature in config.features.dense]
     step = PipelineStep(

@@ -14,7 +14,9 @@ Override = Annotated[
 ]
 Slice = Annotated[
     str | None,
-    typer.Option("--topology", metavar="SLICE", help="The TPU slice, such as v3-8; by default `training.topology`."),
+    typer.Option(
+        "--slice", "--topology", metavar="SLICE", help="The TPU slice, such as v5e-4; by default `training.topology`."
+    ),
 ]
 TableConfigsFolder = Annotated[
     Path | None,

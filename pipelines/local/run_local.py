@@ -17,7 +17,7 @@ from embedding_core.training.device_choice import choose_placement
 from pipelines.config import PipelineConfig, data_files
 from pipelines.config.metadata_server import has_store
 from pipelines.console.terminal import SafeConsole
-from pipelines.lineage.graph import Node, open_store, outputs_of, read_node
+from pipelines.lineage.graph import open_store, outputs_of, read_node
 from pipelines.lineage.rollbacks import record_rollbacks
 from pipelines.local.file_systems import check_file_systems
 from pipelines.local.metadata_repair import repair_metadata
@@ -117,36 +117,6 @@ def _run(
         report = dataclasses.replace(report, notes=_notes(previous, nodes, report), profile=used)
         saved = save_report(report, os.path.join(config.work_dir, "report"), os.path.join(config.work_dir, REPORTS))
     return report, saved
-
-
-def run_until(config: PipelineConfig, last: str) -> list[Node]:
-    """Run the nodes of the pipeline up to one of them, without a display and a report.
-
-    Args:
-      config: the configuration; no previous run is looked for.
-      last: id of the last node.
-
-    Returns:
-      The outputs of the last node.
-
-    Raises:
-      EmbeddingError: the input of the user is wrong, or another run uses the work_dir.
-      Exception: any other error of a component.
-    """
-    with (
-        storage_errors_as_one(config),
-        file_permissions(config),
-        scratch_tempdir("run"),
-        run_lock(config),
-        captured(config.work_dir),
-        _found_by_workers(config),
-    ):
-        _tidy(config, lambda _: None)
-        runner = ReportingDagRunner(lambda _: None)
-        runner.run(create_pipeline(config, last=last))
-    store = open_store(config.metadata_path)
-    execution = next(int(one.execution or 0) for one in runner.nodes if one.node == last)
-    return [read_node(store, one) for one in outputs_of(store, execution)]
 
 
 def _found_by_workers(config: PipelineConfig) -> contextlib.AbstractContextManager[None]:

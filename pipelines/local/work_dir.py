@@ -17,7 +17,7 @@ REPORTS = "reports"
 
 
 class InUseError(ConfigError):
-    """Another command has the lock of the work_dir, of the pipeline's name, or of a plan."""
+    """Another command has the lock of the work_dir, or of the pipeline's name."""
 
 
 _MASKS = {"owner": 0o077, "group": 0o027}
@@ -116,20 +116,6 @@ def _locked_on_server(config: PipelineConfig, given: str, remedy: str) -> Iterat
     with MetadataServer.of(config.metadata_path).locked(config.name) as locked:
         if not locked:
             raise InUseError(f"{given}: another run uses it in {config.metadata_path!r}; wait for it, or {remedy}.")
-        yield
-
-
-@contextlib.contextmanager
-def plan_lock(folder: str) -> Iterator[None]:
-    """Make the folder of a plan, and lock it: a second command would overwrite the results of the first.
-
-    Raises:
-      InUseError: another command uses it.
-      ConfigError: it cannot be written to.
-    """
-    lock = os.path.join(folder, ".lock")
-    _prepare("--out", folder, lock)
-    with _locked(lock, f"the folder of the plan is {folder!r}", "give another one with `--out`"):
         yield
 
 

@@ -73,7 +73,6 @@ def create_pipeline(
     previous: PreviousRun | None = None,
     republish: str | None = None,
     target: RunTarget | None = None,
-    last: str | None = None,
 ) -> Any:
     """Build the pipeline that the configuration describes.
 
@@ -82,19 +81,15 @@ def create_pipeline(
       previous: artifacts of previous runs that the pipeline starts from.
       republish: see `EmbeddingPusher`.
       target: machine or cluster that the pipeline runs on; None is this machine.
-      last: id of the last node; None builds all nodes.
 
     Returns:
       A `tfx.dsl.Pipeline`; nothing is run or written yet.
     """
     target = target or local_target(config)
-    nodes = _nodes(config, previous or PreviousRun(), republish, target)
-    if last is not None:
-        nodes = nodes[: [node.id for node in nodes].index(last) + 1]
     return Pipeline(
         pipeline_name=target.name,
         pipeline_root=target.root,
-        components=nodes,
+        components=_nodes(config, previous or PreviousRun(), republish, target),
         enable_cache=True,
         metadata_connection_config=target.metadata,
         beam_pipeline_args=list(target.beam_args),

@@ -9,16 +9,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
-from importlib import metadata
 
 import components
 import embedding_core
-import pipelines
 import pipelines.models
 from pipelines.config import PipelineConfig
 from pipelines.config.user_modules import source_file
 
-_TENSORFLOW = ("tensorflow", "tf_keras")
 _PREPROCESSING = ("pipelines.preprocessing", "pipelines.pipeline.ranges", "components.transform_graph")
 
 
@@ -33,19 +30,6 @@ def preprocessing_fingerprint(config: PipelineConfig) -> str:
     modules = [] if config.preprocessing_fn is None else [config.preprocessing_fn.rpartition(".")[0]]
     files = [source_file(module, config.python_path) for module in (*modules, *_PREPROCESSING)]
     return digest_of_files([file for file in files if file is not None])
-
-
-def training_fingerprint(config: PipelineConfig) -> dict[str, str]:
-    """Compute what a result of a training depends on, beside data and settings, for results that are kept outside TFX.
-
-    Returns:
-      Digests of the user's modules and of all code of this project, from rows to trainer; versions of TensorFlow and
-      Keras.
-    """
-    ours = digest_of_files(_sources(pipelines.__file__))
-    providers = metadata.packages_distributions()
-    versions = {one: metadata.version(one) for name in _TENSORFLOW for one in providers.get(name, ())}
-    return {"code": code_fingerprint(config), "pipelines": ours, **versions}
 
 
 def digest_of_files(files: Iterable[str]) -> str:

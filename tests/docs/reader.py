@@ -31,16 +31,15 @@ EXAMPLES = {
     "2011-10-05.csv": "2026-01-13.csv",
     "gs://bucket/root": "runs/my_config/artifacts",
 }
-# Options that a line needs here: addresses that a compiled pipeline must have, and less training for a plan.
+# Options that a line needs here: addresses that a compiled pipeline must have.
 ADDED = {
     "compile": [
         "--set", "data.path=gs://bucket/{YYYY}-{MM}-{DD}.csv", "--set", "push.destination=gs://bucket/serving",
         "--set", "kubeflow={image: none, pipeline_root: gs://bucket/root}",
     ],
-    "plan": ["--set", "training.epochs=1"],
 }  # fmt: skip
 # Exit code 4 says that something was found, which depends on the data and, for latencies, on the machine.
-CODES = {"plan": (0, 4), "preflight": (0, 4), "shadow": (0, 4)}
+CODES = {"preflight": (0, 4), "shadow": (0, 4)}
 
 
 def write_day(folder, day, rows=1500):

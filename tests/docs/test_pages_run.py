@@ -94,9 +94,7 @@ def test_commands_of_the_tutorial(tmp_path):
     assert "serving_default" in reader.execute(TUTORIAL, "model.signatures", "")
 
 
-@pytest.mark.parametrize(
-    "page", ["docs/data.md", "docs/planning.md", "docs/lineage.md", "docs/checkpoints.md", "kubeflow/README.md"]
-)
+@pytest.mark.parametrize("page", ["docs/data.md", "docs/lineage.md", "docs/checkpoints.md", "kubeflow/README.md"])
 def test_commands_of_a_page(readme, page):
     readme.link("FOLDER", artifacts_of(readme.folder / CHECKPOINTS)[-1])
     readme.follow_page(page)

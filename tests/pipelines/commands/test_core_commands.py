@@ -67,8 +67,9 @@ def test_every_command_that_needs_tfx_exists(file, capsys):
 
 
 def test_plan_prints_tables_and_their_memory(file, capsys):
-    assert exit_code("plan", file, "--topology", "v3-8") == 0
+    assert exit_code("plan", file, "--slice", "v3-8", "--set", "tables.item.dim=8") == 0
     shown = capsys.readouterr().out
+    assert "3,200       3,200         832" in shown  # rows, slots, and 13 of the 100 rows with slots
     assert "`max_size` of the vocabularies item" in shown
     assert "Adagrad" in shown
     assert "GiB on the fullest host; it fits" in shown
@@ -84,16 +85,6 @@ def test_plan_as_json(file, capsys):
     assert found["memory"]["name"] == "v2-8"
 
 
-@pytest.mark.usefixtures("no_tfx")
-def test_plan_compares_choices_on_slices_by_memory(file, capsys):
-    assert exit_code("plan", file, "--slices", "v3-8,v5e-4", "--no-runs", "--no-compiler", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [one["name"] for one in found["slices"]] == ["v3-8", "v5e-4"]
-    assert found["tables"][0]["rows"] == 100
-    assert found["slices"][0]["offers"][0]["choice"] == "as configured"
-
-
-@pytest.mark.usefixtures("no_tfx")
-def test_short_runs_need_tfx(file, capsys):
-    assert exit_code("plan", file, "--slices", "v3-8") == 1
-    assert "short runs need TFX, which is not installed: give `--no-runs`" in capsys.readouterr().err
+def test_plan_knows_no_search_over_slices(file, capsys):
+    assert exit_code("plan", file, "--slices", "v3-8,v5e-4") == 2
+    assert "No such option: --slices" in capsys.readouterr().err
