@@ -1,9 +1,6 @@
-"""Defines `tfx-embeddings metadata backup | restore | check`, which work on the ML Metadata of a pipeline."""
+"""Defines `tfx-embeddings metadata check`, which checks the ML Metadata of a pipeline."""
 
 from __future__ import annotations
-
-from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -11,39 +8,9 @@ from embedding_core.errors import StorageError
 from pipelines.commands.shared_options import Config, Override
 from pipelines.config import PipelineConfig, load_config
 from pipelines.console.terminal import echo
-from pipelines.local.metadata_store import back_up, check_store, restore
+from pipelines.local.metadata_store import check_store
 
-app = typer.Typer(
-    name="metadata", help="Back up, restore and check the ML Metadata of a pipeline.", no_args_is_help=True
-)
-
-
-@app.command()
-def backup(
-    config: Config,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The file to write; by default it is beside the metadata.")
-    ] = None,
-    overrides: Override = None,
-) -> None:
-    """Copy the metadata of CONFIG. A run may be using it."""
-    checked = load_config(config, overrides or ())
-    echo(f"wrote {back_up(checked.metadata_path, None if out is None else str(out))}")
-
-
-@app.command(name="restore")
-def restore_(
-    config: Config,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `backup` wrote.", show_default=False)],
-    overrides: Override = None,
-) -> None:
-    """Replace the metadata of CONFIG by FILE; the replaced file is kept under another name."""
-    from pipelines.local.work_dir import run_lock
-
-    checked = load_config(config, overrides or ())
-    with run_lock(checked):
-        aside = restore(checked.metadata_path, str(file))
-    echo(f"restored {checked.metadata_path}" + ("" if aside is None else f"; the replaced file is now {aside}"))
+app = typer.Typer(name="metadata", help="Check the ML Metadata of a pipeline.", no_args_is_help=True)
 
 
 @app.command()

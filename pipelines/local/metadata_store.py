@@ -1,6 +1,6 @@
-"""Checks, backs up, restores and upgrades ML Metadata's sqlite file without TFX; only `upgrade` loads ML Metadata.
+"""Checks and upgrades ML Metadata's sqlite file without TFX; only `upgrade` loads ML Metadata.
 
-Of a MySQL server, only the version of the schema is checked: it keeps its data whole, and has backups of its own.
+Of a MySQL server, only the version of the schema is checked: it keeps its data whole.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import sqlite3
 import urllib.parse
 from collections.abc import Iterator
 
-from embedding_core.errors import ConfigError, StorageError
-from embedding_core.storage import free_name, readable_as, sync, whole_file
+from embedding_core.errors import StorageError
+from embedding_core.storage import free_name, readable_as, whole_file
 from pipelines.config.metadata_server import MetadataServer, is_server
 
 SCHEMA_VERSION = 10
@@ -95,7 +95,7 @@ def _version_of(path: str, database: sqlite3.Connection) -> int | None:
     if versions[0] > SCHEMA_VERSION:
         raise StorageError(
             f"metadata {path!r} has schema version {versions[0]}, this release reads {SCHEMA_VERSION}: it was written "
-            "by a newer release; install it, or restore an earlier backup with `tfx-embeddings metadata restore`."
+            "by a newer release; install it, or put an earlier backup in its place."
         )
     return versions[0]
 
@@ -108,19 +108,6 @@ def _checked_version(address: str, version: int | None) -> int | None:
             "database, or back this one up and convert it with a release of ML Metadata that reads both versions."
         )
     return version
-
-
-def refuse_server(path: str) -> None:
-    """Refuse to back up or restore a server.
-
-    Raises:
-      ConfigError: `path` is the address of a server.
-    """
-    if is_server(path):
-        raise ConfigError(
-            f"`metadata` is {path!r}, a server: back it up with `mysqldump --single-transaction`, and restore it with "
-            "`mysql`."
-        )
 
 
 def remove_dangling(path: str) -> int:
@@ -151,9 +138,9 @@ def remove_dangling(path: str) -> int:
 
 def _damaged(path: str, what: str) -> str:
     return (
-        f"metadata {path!r} is damaged ({what[:200]}): artifacts and served versions are unchanged. Restore a backup "
-        "with `tfx-embeddings metadata restore`, or move the file away: the next run then creates a new one, moves "
-        "previous outputs aside, and runs every node again."
+        f"metadata {path!r} is damaged ({what[:200]}): artifacts and served versions are unchanged. Move "
+        "the file away, and put a backup in its place if there is one: without one, the next run creates a new store, "
+        "moves previous outputs aside, and runs every node again."
     )
 
 
@@ -173,31 +160,6 @@ def _opened(path: str, mode: str) -> Iterator[sqlite3.Connection]:
         raise StorageError(_damaged(path, str(error))) from error
 
 
-def back_up(path: str, target: str | None = None) -> str:
-    """Copy a store, even while a run writes to it; the copy appears whole or not at all.
-
-    Args:
-      path: path of the store.
-      target: the file to write, which must not exist; None is `<path>.backup-<time>`.
-
-    Returns:
-      The path of the backup.
-
-    Raises:
-      StorageError: the store is missing or damaged, or the copy cannot be written.
-    """
-    refuse_server(path)
-    if check_store(path, for_writing=False) is None:
-        raise StorageError(f"metadata {path!r} does not exist or is empty: there is nothing to back up.")
-    now = datetime.datetime.now(datetime.timezone.utc)
-    target = target or free_name(f"{path}.backup-{now:%Y%m%dT%H%M%S.%fZ}")
-    if os.path.lexists(target):
-        raise StorageError(f"{target!r} exists: a backup overwrites nothing; give another file.")
-    with readable_as(path):
-        _copy(path, target)
-    return target
-
-
 def _copy(source: str, target: str) -> None:
     """Copy a database to a file that appears only when it is complete."""
     try:
@@ -207,42 +169,18 @@ def _copy(source: str, target: str) -> None:
                     database.backup(copy)
                 check_store(half, for_writing=False)
             finally:
-                for path in (half + end for end in _BESIDE):
-                    with contextlib.suppress(FileNotFoundError):
-                        os.remove(path)
+                _remove_beside(half)
     except (OSError, StorageError) as error:
         raise StorageError(
-            f"{source!r} could not be copied to {target!r} ({error}): nothing is left of the copy; make room, or name "
-            "another file."
+            f"{source!r} could not be copied to {target!r} ({error}): nothing is left of the copy; make room."
         ) from error
 
 
-def restore(path: str, backup: str) -> str | None:
-    """Replace the store with a backup; nobody may use the store meanwhile.
-
-    Args:
-      path: path of the store.
-      backup: a file that `back_up` wrote.
-
-    Returns:
-      The path that the replaced store was moved to, with sqlite's files beside it; None without a store before.
-
-    Raises:
-      StorageError: the backup is missing or damaged, or cannot be copied; the store is then unchanged.
-    """
-    refuse_server(path)
-    if check_store(backup, for_writing=False) is None:
-        raise StorageError(f"{backup!r} does not exist or is empty: name a file that `metadata backup` wrote.")
-    copy = free_name(f"{path}.restoring")
-    with readable_as(path if os.path.lexists(path) else backup):
-        _copy(backup, copy)
-    aside = free_name(f"{path}.replaced") if os.path.lexists(path) else None
-    for end in ("", *_BESIDE):
-        if os.path.lexists(path + end):
-            os.rename(path + end, (aside or free_name(f"{path}.replaced")) + end)
-    os.rename(copy, path)
-    sync(os.path.dirname(os.path.abspath(path)))
-    return aside
+def _remove_beside(path: str) -> None:
+    """Remove the journals of a database."""
+    for end in _BESIDE:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path + end)
 
 
 def upgrade(path: str) -> str:
@@ -257,14 +195,19 @@ def upgrade(path: str) -> str:
     import ml_metadata
     from ml_metadata.proto import metadata_store_pb2 as mlmd
 
-    backup = back_up(path)
+    now = datetime.datetime.now(datetime.timezone.utc)
+    backup = free_name(f"{path}.backup-{now:%Y%m%dT%H%M%S.%fZ}")
+    with readable_as(path):
+        _copy(path, backup)
     connection = mlmd.ConnectionConfig()
     connection.sqlite.filename_uri = path
     connection.sqlite.connection_mode = mlmd.SqliteMetadataSourceConfig.READWRITE
     try:
         ml_metadata.MetadataStore(connection, enable_upgrade_migration=True)
     except (RuntimeError, ml_metadata.errors.StatusError) as error:
-        restore(path, backup)
+        _remove_beside(path)
+        with readable_as(backup):
+            _copy(backup, path)
         raise StorageError(
             f"metadata {path!r} cannot be upgraded ({' '.join(str(error).split())[:200]}): it was restored from "
             f"{backup!r}; run the pipeline with the release that wrote it."

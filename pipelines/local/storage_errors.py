@@ -72,8 +72,8 @@ def _message(error: BaseException, config: PipelineConfig) -> str | None:
     if text is not None:
         return (
             f"metadata {config.metadata_path!r} cannot be used ({text}): artifacts and served versions are "
-            "unchanged. Check it with `tfx-embeddings metadata check`, restore a backup with `tfx-embeddings metadata "
-            "restore`, or move the file away: the next run then creates a new one."
+            "unchanged. Check it with `tfx-embeddings metadata check`, put a backup in its place, or move the file "
+            "away: the next run then creates a new one."
         )
     return None
 

@@ -111,7 +111,6 @@ def test_commands_about_tpus(readme, page):
 
 def test_commands_of_metadata(readme):
     readme.follow_page("docs/faults.md")
-    assert (readme.folder / "FILE").is_file()
 
 
 def test_follow_runs_with_the_configuration_of_its_page_until_it_is_stopped(tmp_path):

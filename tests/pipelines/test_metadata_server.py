@@ -44,14 +44,10 @@ def rows_of(server):
 
 def test_errors_of_the_server_say_what_to_do(server, monkeypatch):
     from pipelines.lineage.graph import open_store
-    from pipelines.local.metadata_store import back_up, restore
 
     empty = MetadataServer.of(server.address.replace("lineage", "absent"))
     with pytest.raises(StorageError, match="cannot be reached"):
         empty.schema_version()
-    for refused in (back_up, lambda address: restore(address, "backup")):
-        with pytest.raises(ConfigError, match="a server: back it up with `mysqldump"):
-            refused(server.address)
     with pytest.raises(
         StorageError, match=r"127\.0\.0\.1:1/lineage' cannot be reached .*: start the server, or correct"
     ):

@@ -1,13 +1,11 @@
-"""Tests that a damaged metadata store is one error, that backups are complete, and that an old store is upgraded."""
+"""Tests that a damaged metadata store is one error, and that an old store is upgraded after a complete backup."""
 
 import contextlib
-import datetime
 import os
 import random
 import shutil
 import sqlite3
 import subprocess
-from types import SimpleNamespace
 
 import ml_metadata
 import pytest
@@ -15,8 +13,7 @@ from ml_metadata.metadata_store import metadata_store as mlmd_store
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
 from embedding_core.errors import StorageError
-from pipelines.local import metadata_store
-from pipelines.local.metadata_store import SCHEMA_VERSION, back_up, check_store, remove_dangling, restore, upgrade
+from pipelines.local.metadata_store import SCHEMA_VERSION, check_store, remove_dangling, upgrade
 
 pytestmark = pytest.mark.light
 
@@ -135,61 +132,28 @@ def test_damage_in_a_rollback_journal_that_was_left_is_survived_or_told(path):
     assert len(types_in(path)) >= 200
 
 
-def test_backup_is_the_store_and_overwrites_nothing(path, tmp_path):
-    backup = back_up(path, str(tmp_path / "copy"))
-    assert types_in(backup) == types_in(path)
-    with pytest.raises(StorageError, match="overwrites nothing"):
-        back_up(path, backup)
-
-
-def test_backups_of_one_moment_have_names_of_their_own(path, monkeypatch):
-    clock = SimpleNamespace(now=datetime.datetime(2011, 10, 1).astimezone)
-    monkeypatch.setattr(metadata_store, "datetime", SimpleNamespace(datetime=clock, timezone=datetime.timezone))
-    first, second = back_up(path), back_up(path)
-    assert second == f"{first}.1"
-    assert types_in(first) == types_in(second) == types_in(path)
-
-
-def test_backup_of_a_damaged_or_absent_store_is_refused(path, tmp_path):
-    with pytest.raises(StorageError, match="nothing to back up"):
-        back_up(str(tmp_path / "absent"))
-    DAMAGES["zeros"](path)
-    before = os.listdir(tmp_path)
-    with pytest.raises(StorageError, match="is damaged"):
-        back_up(path)
-    assert os.listdir(tmp_path) == before
-
-
-def test_restored_store_is_the_backup_and_the_one_before_is_kept(path):
-    backup = back_up(path)
-    DAMAGES["noise"](path)
-    with open(f"{path}-journal", "wb") as file:
-        file.write(b"of the damaged one")
-    aside = restore(path, backup)
-    assert check_store(path) == SCHEMA_VERSION
-    assert len(types_in(path)) >= 200
-    assert os.path.exists(aside)
-    assert os.path.exists(f"{aside}-journal")
-    assert restore(path, backup) != aside
-
-
-def test_damaged_backup_replaces_nothing(path):
-    backup = back_up(path)
-    DAMAGES["zeros"](backup)
-    with open(path, "rb") as file:
-        before = file.read()
-    with pytest.raises(StorageError, match="is damaged"):
-        restore(path, backup)
-    with open(path, "rb") as file:
-        assert file.read() == before
-
-
 def test_store_of_an_earlier_release_is_upgraded_after_a_backup(path):
     mlmd_store.downgrade_schema(connection(path), 8)
     assert check_store(path) == 8
     backup = upgrade(path)
     assert (check_store(path), check_store(backup)) == (SCHEMA_VERSION, 8)
     assert len(types_in(path)) >= 200
+
+
+def test_store_that_cannot_be_upgraded_stays_as_it_was(path, monkeypatch):
+    def interrupted(*_, **__):
+        with open(f"{path}-journal", "wb") as file:
+            file.write(b"of the upgrade")
+        execute(path, "DROP TABLE Event")
+        raise RuntimeError("no such column")
+
+    os.chmod(path, 0o640)
+    monkeypatch.setattr(ml_metadata, "MetadataStore", interrupted)
+    with pytest.raises(StorageError, match=r"cannot be upgraded .no such column.: it was restored from"):
+        upgrade(path)
+    assert check_store(path) == SCHEMA_VERSION
+    assert os.stat(path).st_mode & 0o777 == 0o640
+    assert not os.path.exists(f"{path}-journal")
 
 
 @pytest.fixture
@@ -205,9 +169,11 @@ def small_disk(tmp_path):
 
 
 @pytest.mark.parametrize("free", [0, 4096, 65536, 131072])
-def test_backup_onto_a_full_disk_leaves_nothing(path, small_disk, free):
-    (small_disk / "full").write_bytes(bytes((1 << 20) - free))
+def test_backup_onto_a_full_disk_leaves_nothing(whole, small_disk, free):
+    path = shutil.copy(whole, small_disk / "metadata.sqlite")
+    mlmd_store.downgrade_schema(connection(path), 8)
+    (small_disk / "full").write_bytes(bytes((1 << 20) - path.stat().st_size - free))
     with pytest.raises(StorageError, match="make room"):
-        back_up(path, str(small_disk / "copy"))
-    assert os.listdir(small_disk) == ["full"]
-    assert check_store(path) == SCHEMA_VERSION
+        upgrade(str(path))
+    assert sorted(os.listdir(small_disk)) == ["full", "metadata.sqlite"]
+    assert check_store(str(path)) == 8
