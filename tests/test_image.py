@@ -136,8 +136,8 @@ def normal(pin):
 def test_every_task_of_the_demo_runs_from_the_image(environment, tmp_path, monkeypatch):
     """Each task runs the command line of its container, without this checkout on the path."""
     from pipelines.cluster.compile_kubeflow import compile_pipeline, save_documents
-    from pipelines.cluster.kfp_local import load_spec, run_compiled
     from pipelines.config import load_config
+    from tests.pipelines.cluster.kfp_local import load_spec, run_compiled
 
     taxi = ROOT / "pipelines" / "examples" / "taxi.yaml"
     addresses = [

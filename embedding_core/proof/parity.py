@@ -207,34 +207,6 @@ def _difference(name: str, gap: Gaps, non_finite: Marks, over: Marks, tolerance:
     )
 
 
-def score_in_fresh_process(
-    saved_model_dir: str | os.PathLike[str],
-    inputs: Inputs,
-    signature: str = "serving_default",
-    *,
-    batch_size: int = 512,
-    timeout: float = 900.0,
-) -> Outputs:
-    """Score rows with a SavedModel in an isolated Python process that imports TensorFlow alone.
-
-    Args:
-      saved_model_dir: folder of the SavedModel.
-      inputs: serialized tf.Examples for a signature with one input, or its tensors by name, [rows, ...].
-      signature: name of the signature.
-      batch_size: rows per call.
-      timeout: seconds to wait for the process.
-
-    Returns:
-      The signature's outputs, [rows, ...].
-
-    Raises:
-      ParityError: the SavedModel does not load, lacks the signature, fails on the rows or exceeds the timeout, or
-        there are no rows; the message says which.
-    """
-    requests = {signature: inputs}
-    return score_signatures(saved_model_dir, requests, batch_size=batch_size, timeout=timeout)[signature]
-
-
 def score_signatures(
     saved_model_dir: str | os.PathLike[str],
     requests: Mapping[str, Inputs],
@@ -242,7 +214,21 @@ def score_signatures(
     batch_size: int = 512,
     timeout: float = 900.0,
 ) -> dict[str, Outputs]:
-    """Score the inputs of several signatures in one process; see `score_in_fresh_process`."""
+    """Score rows with a SavedModel in an isolated Python process that imports TensorFlow alone.
+
+    Args:
+      saved_model_dir: folder of the SavedModel.
+      requests: by name of a signature, serialized tf.Examples if it has one input, or its tensors by name, [rows, ...].
+      batch_size: rows per call.
+      timeout: seconds to wait for the process.
+
+    Returns:
+      The outputs of each signature, [rows, ...].
+
+    Raises:
+      ParityError: the SavedModel does not load, lacks a signature, fails on the rows or exceeds the timeout, or there
+        are no rows; the message says which.
+    """
     with scratch_folder("score") as folder:
         folders = {signature: Path(folder, signature) for signature in requests}
         for signature, inputs in requests.items():

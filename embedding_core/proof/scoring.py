@@ -1,6 +1,6 @@
 """Loads a SavedModel with TensorFlow alone, scores inputs and writes the outputs; runs as a program.
 
-``parity.score_in_fresh_process`` starts it isolated (``python -I``), like a server without this project: a
+``parity.score_signatures`` starts it isolated (``python -I``), like a server without this project: a
 SavedModel that needs this project, Keras or TFT to load fails here rather than in production.
 """
 

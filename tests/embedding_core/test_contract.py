@@ -36,8 +36,8 @@ from embedding_core.engines import (
 from embedding_core.lookup import combine_in_order, combine_weighted, weight_divisors
 from embedding_core.serving import lookups
 from embedding_core.sparsecore import SparseCoreEmbeddingConfig
-from embedding_core.testing import Oracle, Samples, build_dense, build_ragged, build_sparse, oracle_lookup
 from embedding_core.translate import config_to_tensorflow
+from tests.embedding_core.oracle import Oracle, Samples, build_dense, build_ragged, build_sparse, oracle_lookup
 
 ROWS, DIM, BATCH, STEPS = 12, 3, 8, 3
 HOT_BATCH = 4096  # one id then occurs more than 4,096 times in the two features, with tiny gradients

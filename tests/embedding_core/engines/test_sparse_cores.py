@@ -13,8 +13,8 @@ from embedding_core.engines import HostEngine, TPUEmbedding, TPUEmbeddingV2, sim
 from embedding_core.engines.stack_layouts import layouts_of, stacks_of_layouts
 from embedding_core.errors import ConfigError, DataError, EngineError, UnsupportedError
 from embedding_core.sparsecore import Ids, Slice, SparseCoreEmbeddingConfig, count_batch, stacks_of
-from embedding_core.testing import Samples, build_ragged
 from embedding_core.translate import config_to_tensorflow
+from tests.embedding_core.oracle import Samples, build_ragged
 
 tpu = tf.tpu.experimental.embedding
 simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation

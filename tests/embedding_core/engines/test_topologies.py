@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from embedding_core import FTRL, SGD, Adagrad, AdagradMomentum, Adam, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import TPUEmbedding, simulated_tpu
-from embedding_core.testing import Samples, build_dense, build_ragged, build_sparse
+from tests.embedding_core.oracle import Samples, build_dense, build_ragged, build_sparse
 
 simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
 

@@ -16,7 +16,7 @@ from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, 
 from embedding_core.engines.host import HostEngine
 from embedding_core.errors import CheckpointError, ConfigError, ParityError, VocabularyError
 from embedding_core.model_inputs import call_model, model_inputs
-from embedding_core.proof.parity import compare, score_in_fresh_process, score_signatures
+from embedding_core.proof.parity import compare, score_signatures
 from embedding_core.serving import columns_of, export_model, named_inputs, table_blocks
 from embedding_core.serving.row_formats import rounded
 
@@ -242,9 +242,9 @@ def test_export_holds_tables_and_vocabularies_and_no_slot(exported):
 
 def test_scoring_says_what_is_wrong(exported):
     with pytest.raises(ParityError, match=r"failed in a fresh process .* no signature 'nope'"):
-        score_in_fresh_process(exported, EXAMPLES, "nope")
+        score_signatures(exported, {"nope": EXAMPLES})
     with pytest.raises(ParityError, match="no rows"):
-        score_in_fresh_process(exported, [])
+        score_signatures(exported, {"serving_default": []})
 
 
 def test_lookups_read_tables_and_never_gather_from_variables(exported):

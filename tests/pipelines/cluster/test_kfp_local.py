@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from embedding_core.errors import ConfigError, DataError
-from pipelines.cluster.kfp_local import load_spec, run_compiled
 from pipelines.lineage.graph import upstream
 from pipelines.lineage.records import files_of, read_records
+from tests.pipelines.cluster.kfp_local import load_spec, run_compiled
 
 TAXI = Path(__file__).parents[3] / "pipelines" / "examples" / "taxi.yaml"
 

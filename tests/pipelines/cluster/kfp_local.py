@@ -4,13 +4,10 @@ Each task is a separate process: the command line of its container, with `{{$}}`
 inputs, parameters and output folders. Tasks share only files: the metadata of a task's outputs is read from the file
 that the task writes, and passed to later tasks. This finds errors that a run in one process hides: output folders that
 nobody creates, integers that arrive as floats, artifact types that cannot be imported.
-
-    python -m pipelines.cluster.kfp_local pipeline.yaml --root runs/kfp --parameter data_folder=/data
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import hashlib
 import json
@@ -18,7 +15,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from graphlib import TopologicalSorter
 from typing import Any, TypeAlias
 
@@ -183,7 +180,7 @@ def _start(command: Sequence[str], request: Json, python: str, container: Json, 
     filled = [python if one == "python" else one.replace(_INPUT, text) for one in command]
     given = {one["name"]: one["value"] for one in container.get("env", ())}
     with open(log, "w", encoding="utf-8") as file:
-        done = subprocess.run(filled, env={**os.environ, **given}, stdout=file, stderr=file, check=False)  # noqa: S603
+        done = subprocess.run(filled, env={**os.environ, **given}, stdout=file, stderr=file, check=False)
     if done.returncode:
         with open(log, encoding="utf-8") as file:
             last = [line.strip() for line in file if line.strip()][-1:]
@@ -202,39 +199,3 @@ def _with_output_metadata(request: Artifact) -> Artifact:
         artifact["metadata"] = {**artifact["metadata"], **update.get("metadata", {})}
         artifact["uri"] = update.get("uri") or artifact["uri"]
     return request
-
-
-def _pairs(texts: Sequence[str], spec: Json) -> Iterator[tuple[str, Any]]:
-    types = spec["root"].get("inputDefinitions", {}).get("parameters", {})
-    for text in texts:
-        name, _, value = text.partition("=")
-        number = types.get(name, {}).get("parameterType") == "NUMBER_INTEGER"
-        yield name, int(value) if number else value
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the pipeline that the command line names.
-
-    Returns:
-      0; every error is raised.
-    """
-    parser = argparse.ArgumentParser(
-        prog="python -m pipelines.cluster.kfp_local", description="Run a compiled pipeline on this machine."
-    )
-    parser.add_argument("pipeline", metavar="PIPELINE", help="the YAML file that `tfx-embeddings compile` wrote")
-    parser.add_argument("--root", required=True, metavar="FOLDER", help="the folder that every task writes to")
-    parser.add_argument("--parameter", action="append", default=[], metavar="NAME=VALUE")
-    given = parser.parse_args(arguments)
-    spec = load_spec(given.pipeline)
-    outputs = run_compiled(spec, given.root, dict(_pairs(given.parameter, spec)), log=_say)
-    _say(json.dumps({task: {key: one["uri"] for key, one in made.items()} for task, made in outputs.items()}, indent=1))
-    return 0
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    sys.exit(main())
