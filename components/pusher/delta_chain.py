@@ -6,7 +6,7 @@
 
 A delta is written under a hidden name, synced and renamed while `.versions.lock` is locked, as a version is. It is
 published when the empty file is renamed to its number: no reader sees a delta beyond it, and all see if one up to it is
-missing. Without that file, which an earlier release did not write, all deltas that are there are published.
+missing. If that file is gone, all deltas that are there count as published.
 """
 
 from __future__ import annotations

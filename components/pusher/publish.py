@@ -31,7 +31,6 @@ from embedding_core.storage import (
     put_in_place,
     remove_folder,
     remove_leftovers,
-    remove_tree,
     sync_tree,
 )
 
@@ -39,7 +38,6 @@ DELTAS = "deltas"
 """The folder, beside the versions, of their deltas (`components.pusher.delta_chain`)."""
 _END = re.compile(r"\.deltas-(?P<version>[0-9]+)-(?P<number>[0-9]+)")
 _HIDDEN = "version"
-_EARLIER_LOCK = re.compile(r"\.push-[0-9a-f]{32}\.lock\Z")
 _ORDER_LOCK = ".versions.lock"
 _SET_ASIDE = ".damaged-"
 _LARGEST_VERSION = 2**63 - 1
@@ -106,21 +104,10 @@ def _make_ready(root: str) -> None:
         if not os.access(root, os.W_OK | os.X_OK):
             raise PermissionError("it is not writable")
         remove_leftovers(root)
-        _remove_leftovers_of_earlier_release(root)
     except OSError as error:
         raise ConfigError(
             f"{root!r} cannot hold versions ({error}): name a folder that this process may write to."
         ) from error
-
-
-def _remove_leftovers_of_earlier_release(root: str) -> None:
-    """Remove hidden folders that pushers of an earlier release left when they died, and the lock files beside them."""
-    for lock in filter(_EARLIER_LOCK.match, os.listdir(root)):
-        path = os.path.join(root, lock)
-        with locked_file(path, wait=False) as is_dead:
-            if is_dead:
-                remove_tree(path.removesuffix(".lock"))
-                os.unlink(path)
 
 
 @contextlib.contextmanager
@@ -223,7 +210,7 @@ def end_file(root: str, version: int, number: int) -> str:
 
 
 def recorded_end(root: str, version: int) -> int | None:
-    """Return the number of a version's last delta; None if there are no deltas, or those of an earlier release."""
+    """Return the number of a version's last delta; None if there are no deltas, or the record is gone."""
     numbers = [int(path.rpartition("-")[2]) for other, path in _ends(root) if other == version]
     return max(numbers, default=None)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -81,8 +80,6 @@ class Delta:
         Raises:
           CheckpointError: it does not fit the state.
         """
-        if state.layout.format == 1:
-            return _first_format(content, state)
         likes = [state.tables[table.name].rows for table in state.layout.tables]
         sizes = [like.dtype.itemsize * like.shape[1] for like in likes]
         try:
@@ -156,32 +153,6 @@ def _little_endian(values: Array) -> bytes:
     return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
-def _first_format(content: bytes, state: ServedState) -> Delta:
-    """Parse a delta of format 1, which had features of its own for each table, and rows as int32."""
-    features = tf.train.Example.FromString(content).features.feature
-    tables = {}
-    for number, table in enumerate(state.layout.tables):
-        like = state.tables[table.name].rows
-        values = np.frombuffer(_one(features, f"values/{number}"), like.dtype)
-        tables[table.name] = TableChange(
-            rows=np.frombuffer(_one(features, f"rows/{number}"), "<i4"),
-            values=values.reshape(-1, like.shape[1]),
-            tokens=tuple(features[f"tokens/{number}"].bytes_list.value),
-            token_rows=np.frombuffer(_one(features, f"token_rows/{number}"), "<i4"),
-        )
-    dense = {}
-    for number, (dtype, shape) in enumerate(state.layout.dense):
-        if f"dense/{number}" in features:
-            value = np.frombuffer(_one(features, f"dense/{number}"), np.dtype(dtype))
-            dense[number] = value.reshape(shape)
-    return Delta(tables=tables, dense=dense)
-
-
-def _one(features: Any, name: str) -> bytes:
-    values = features[name].bytes_list.value if name in features else ()
-    return bytes(values[0]) if values else b""
-
-
 def _applied(change: TableChange, state: TableState) -> TableState:
     rows = state.rows.copy()
     rows[change.rows] = change.values
@@ -199,8 +170,6 @@ def _applied(change: TableChange, state: TableState) -> TableState:
 
 
 def _require_same_kind(base: ServedState, new: ServedState) -> None:
-    if base.layout.format != new.layout.format:
-        raise DeltaError(f"what is served takes deltas of format {base.layout.format}, of an earlier release.")
     _require_same_parts(base.layout.fixed, new.layout.fixed)
     if base.layout.dense != new.layout.dense or base.tables.keys() != new.tables.keys():
         raise DeltaError("the tables, or the shapes of the dense weights, are others.")
@@ -213,8 +182,6 @@ def _require_same_kind(base: ServedState, new: ServedState) -> None:
 
 def _require_same_parts(base: Mapping[str, str], new: Mapping[str, str]) -> None:
     """Refuse two exports of which something differs that deltas do not carry."""
-    if not base or not new:
-        raise DeltaError("it was exported by an earlier release, which did not record what deltas do not carry.")
     both = {**base, **new}
     changed = [f"{name!r} ({both[name].partition(' ')[0]})" for name in sorted(both) if base.get(name) != new.get(name)]
     if changed:

@@ -27,8 +27,7 @@ from embedding_core.storage import file_digest, open_file, read_json
 LAYOUT = "assets.extra/deltas.json"
 """The file of a version that says where its tables are, and which export it is; it does not hold the secret."""
 Array: TypeAlias = npt.NDArray[Any]
-FORMAT = 2
-"""Of the content of deltas: `delta_bytes`. Versions of format 1 are read, and take over no new deltas."""
+_FORMAT = 2  # of this file, and of the content of deltas (`delta_bytes`)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,10 +62,8 @@ class Layout:
       dense: dtype and shape of each dense variable.
       checksum_key: two numbers drawn at the export, the key of the checksum of its deltas. A delta of another export
         therefore has a wrong checksum.
-      fixed: what deltas do not carry: a digest of each part by its name (`delta_export.fixed_parts`). Empty if an
-        earlier release exported the model, which did not record it.
+      fixed: what deltas do not carry: a digest of each part by its name (`delta_export.fixed_parts`).
       digest: digest of the exported state.
-      format: of the content of its deltas.
     """
 
     tables: tuple[TableLayout, ...]
@@ -74,15 +71,13 @@ class Layout:
     checksum_key: tuple[int, int]
     fixed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     digest: str = ""
-    format: int = FORMAT
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the layout into the folder of a SavedModel."""
         path = os.path.join(folder, LAYOUT)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w", encoding="utf-8") as file:
-            facts = dataclasses.asdict(self)
-            json.dump({"format": facts.pop("format"), **facts}, file, indent=1)
+            json.dump({"format": _FORMAT, **dataclasses.asdict(self)}, file, indent=1)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Layout:
@@ -101,15 +96,16 @@ class Layout:
 
     @classmethod
     def _of(cls, facts: Json) -> Layout:
-        if facts["format"] not in (1, FORMAT):
-            raise ValueError(f"its `format` is {facts['format']}, of a later release")
+        if facts["format"] != _FORMAT:
+            raise ValueError(
+                f"its `format` is {facts['format']!r}, this release reads {_FORMAT}: the release that wrote it reads it"
+            )
         return cls(
             tables=tuple(TableLayout(**table) for table in facts["tables"]),
             dense=tuple((dtype, tuple(shape)) for dtype, shape in facts["dense"]),
             checksum_key=(int(facts["checksum_key"][0]), int(facts["checksum_key"][1])),
-            fixed=facts.get("fixed", {}),
+            fixed=facts["fixed"],
             digest=str(facts["digest"]),
-            format=facts["format"],
         )
 
 

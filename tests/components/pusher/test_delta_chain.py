@@ -109,7 +109,7 @@ def test_delta_whose_push_died_is_not_read_and_is_written_again(base):
     assert [path.name for path in base.glob(".deltas-*")] == [".deltas-2-2"]
 
 
-def test_deltas_of_an_earlier_release_have_no_recorded_end(base):
+def test_deltas_whose_recorded_end_is_gone_are_read(base):
     (base / ".deltas-2-2").unlink()
     assert read_chain(base, 2, "digest 0") == [link(1), link(2)]
     publish_delta(base, 2, [link(1), link(2)], link(3))

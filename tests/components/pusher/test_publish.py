@@ -18,7 +18,7 @@ from components.pusher.rollback import roll_back
 from components.pusher.served import damage_of, find_published, served_versions
 from components.pusher.version_manifest import MANIFEST, verify_version
 from embedding_core.errors import CheckpointError, ConfigError
-from embedding_core.storage import locked_file, remove_leftovers
+from embedding_core.storage import remove_leftovers
 
 pytestmark = pytest.mark.light
 
@@ -177,18 +177,6 @@ def test_publish_killed_leaves_no_version_and_is_swept(model, base):
     assert hidden(base) != []
     assert len(remove_leftovers(base)) == 1
     assert hidden(base) == []
-
-
-def test_leftovers_of_the_previous_release_are_removed_unless_their_pusher_lives(model, base):
-    dead, alive = (base / f".push-{letter * 32}" for letter in "ab")
-    for hidden_copy in (dead, alive):
-        hidden_copy.mkdir(parents=True)
-        hidden_copy.with_name(f"{hidden_copy.name}.lock").touch()
-    with locked_file(f"{alive}.lock", wait=True):
-        publish(model, base, check=passes)
-        assert sorted(path.name for path in base.glob(".push*")) == [alive.name, f"{alive.name}.lock"]
-    publish(model, base, check=passes)
-    assert not alive.exists()
 
 
 def test_leftovers_of_the_living_are_spared(model, base):

@@ -5,6 +5,7 @@ import os
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -403,8 +404,11 @@ def test_change_that_no_delta_carries_is_named(tmp_path, exports, kind, before, 
         Delta.between(first, other)
 
 
-def test_version_of_an_earlier_release_needs_a_whole_version(exports):
-    states = [read_state(folder) for folder in exports[0][:2]]
-    base = dataclasses.replace(states[0], layout=dataclasses.replace(states[0].layout, fixed={}))
-    with pytest.raises(DeltaError, match="exported by an earlier release"):
-        Delta.between(base, states[1])
+@pytest.mark.parametrize("number", [1, 3, None])
+def test_layout_of_another_format_is_one_error(tmp_path, exports, number):
+    path = tmp_path / LAYOUT
+    path.parent.mkdir()
+    facts = json.loads((exports[0][0] / LAYOUT).read_text())
+    path.write_text(json.dumps({**facts, "format": number}))
+    with pytest.raises(CheckpointError, match=f"`format` is {number}, this release reads 2: the release that wrote it"):
+        Layout.load(tmp_path)
