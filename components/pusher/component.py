@@ -35,12 +35,13 @@ class EmbeddingPusherSpec(ComponentSpec):
 
 
 class EmbeddingPusher(base_component.BaseComponent):
-    """Exports a serving-only model, verifies that it computes the same as the trained one, and publishes it.
+    """Copies the evaluated model, verifies that it computes the same as the trained one, and publishes it.
 
-    The exported model looks rows up on the CPU, contains its vocabularies but no slots, and needs only
-    TensorFlow to load. A fresh process loads it and scores rows of the eval split and generated edge
-    cases. If the results differ from those of the training lookup and model, or of the evaluated model,
-    by more than the tolerance, nothing is pushed. A server never sees an incomplete version.
+    The model looks rows up on the CPU, contains its vocabularies but no slots, and needs only TensorFlow to
+    load. If another form is to be served (`rows_dtype`, `deltas`, settings of `top_k`), it is exported, and
+    compared with the evaluated model too. A fresh process loads it and scores rows of the eval split and
+    generated edge cases. If the results differ by more than the tolerance, nothing is pushed. A server never
+    sees an incomplete version.
 
     Component `outputs` contains:
       - `pushed_model`: Channel of type `standard_artifacts.PushedModel`: the model (nothing if it was not

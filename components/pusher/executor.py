@@ -1,4 +1,4 @@
-"""The executor of EmbeddingPusher: exports, compares and publishes a model, and records facts on the artifact."""
+"""The executor of EmbeddingPusher: proves and publishes the evaluated model, and records facts on the artifact."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tfx import types
@@ -20,14 +20,15 @@ from components import spec_keys as keys
 from components.base_executor import ComponentExecutor, Execution
 from components.compat import PusherExecutor
 from components.pusher.delta_push import find_pushed, push_delta
-from components.pusher.proof import Proof, edges_of, prove, rows_below
+from components.pusher.proof import edges_of, prove, rows_below
 from components.pusher.publish import publish
 from components.pusher.push_section import Deltas
 from components.pusher.served import Publication, identity_of
 from components.pusher.trained_model import Sources, Trained, load_trained
+from components.pusher.version_manifest import model_digests
 from components.pusher.warmup import write_warmup
 from embedding_core.delta_protocol import DeltaError
-from embedding_core.errors import NonfiniteError, ParityError
+from embedding_core.errors import CheckpointError, NonfiniteError
 from embedding_core.rows_dtype import dtypes_of_tables
 from embedding_core.schema import Json
 from embedding_core.serving import DeltaExport
@@ -92,23 +93,26 @@ class Executor(ComponentExecutor, PusherExecutor):
         return reasons
 
     def _push(self, folder: str, trained: Trained, execution: Execution) -> tuple[Publication, Json]:
-        """Export the model to `folder`, and publish a copy or a delta, only if it passes the comparison.
+        """Copy or export the model to `folder`, and publish a copy or a delta, only if it passes the comparison.
 
-        Returns what was published, and the facts of its manifest.
+        Returns what was published, and the facts of its manifest. The evaluated model is copied if it has the form that
+        is to be served; another form (rounded rows, deltas, other settings of `top_k`) is exported.
 
         If a previous execution published the same model but ended before that was recorded, its version is used.
         """
         properties, evaluated = execution.properties, self.GetModelPath(execution.inputs)
         examples = execution.split_folders(keys.EXAMPLES, properties.get(keys.PARITY_SPLIT) or "eval")
         sources = {**dataclasses.asdict(_sources(execution)), "evaluated": evaluated, "examples": examples}
-        identity = identity_of(sources, {key: properties.get(key) for key in _PROVEN_WITH}, evaluated)
+        judged = model_digests(evaluated)
+        identity = identity_of(sources, {key: properties.get(key) for key in _PROVEN_WITH}, judged)
         top_k = TopK.from_mapping(execution.json(keys.TOP_K) or {})
-        tables = [table.name for table in trained.config.tables]
-        dtypes = dtypes_of_tables(execution.json(keys.ROWS_DTYPE) or "float32", tables)
-        given = execution.json(keys.DELTAS)
+        dtypes = dtypes_of_tables(
+            execution.json(keys.ROWS_DTYPE) or "float32", [table.name for table in trained.config.tables]
+        )
+        given, destination = execution.json(keys.DELTAS), properties[keys.PUSH_DESTINATION]
         deltas = None if given is None else Deltas.from_mapping(given)
         export = None if deltas is None else DeltaExport(secret=deltas.secret(), spare_rows=deltas.spare_rows)
-        known = find_pushed(properties[keys.PUSH_DESTINATION], identity)
+        known = find_pushed(destination, identity)
         if known is not None:
             _report(1, f"version {known[0].version} is this model already")
             if known[0].delta:
@@ -117,31 +121,40 @@ class Executor(ComponentExecutor, PusherExecutor):
                 io_utils.copy_dir(known[0].path, folder)
             return known
         rows = rows_below(examples, int(properties.get(keys.PARITY_ROWS) or 1000))
-        measured: list[Proof] = []
+        copied = trained.is_served_as_evaluated(dtypes, top_k, export)
+        facts: Json = {
+            "top_k": top_k.to_mapping(),
+            "rows_dtype": dtypes,
+            "vocabularies": dict(trained.digests),
+            "public": Public.of(trained.config).to_json(),
+            "sources": sources,
+            "identity": identity,
+        }
 
         def check(copy: str) -> Json:
+            if copied and model_digests(copy) != judged:
+                raise CheckpointError(
+                    f"the copy of {evaluated!r} is not the model that was evaluated: check the disk, and push again."
+                )
             _report(2, "comparing with training")
-            measured.append(prove(copy, evaluated, trained, rows, float(properties[keys.TOLERANCE]), top_k, dtypes))
-            if not measured[-1].passed:
-                raise ParityError(measured[-1].reason)
+            scored, tolerance = None if copied else evaluated, float(properties[keys.TOLERANCE])
+            proof = prove(copy, scored, trained, rows, tolerance, top_k, dtypes)
+            facts["parity"] = proof.to_dict()
+            if not proof.passed:
+                raise _NotPushedError(proof.reason, parity=facts["parity"])
             _report(3, "publishing")
-            return {
-                "parity": measured[-1].to_dict(),
-                "top_k": top_k.to_mapping(),
-                "rows_dtype": dtypes,
-                "vocabularies": dict(trained.digests),
-                "public": Public.of(trained.config).to_json(),
-                "sources": sources,
-                "identity": identity,
-            }
+            return facts
 
-        try:
-            _report(1, "exporting")
-            trained.export(folder, dtypes, top_k, export)
-            write_warmup(folder, trained.requests(trained.synthetic_rows(_WARMUP_ROWS)))
-            destination, keep_last = properties[keys.PUSH_DESTINATION], properties.get(keys.KEEP_LAST)
-            if deltas is None or export is None:
-                return _publish(folder, destination, check, keep_last)
+        _report(1, "copying" if copied else "exporting")
+        if copied:
+            io_utils.copy_dir(evaluated, folder)
+        else:
+            try:
+                trained.export(folder, dtypes, top_k, export)
+            except NonfiniteError as error:
+                raise _NotPushedError(str(error), nonfinite_rows=error.rows) from error
+        write_warmup(folder, trained.requests(trained.synthetic_rows(_WARMUP_ROWS)))
+        if deltas is not None and export is not None:
             every = [*rows, *(edge.row for edge in edges_of(trained, rows))]
             requests = {**trained.requests(every), "embeddings": every}
             try:
@@ -150,14 +163,8 @@ class Executor(ComponentExecutor, PusherExecutor):
                 )
             except DeltaError as error:
                 _log.info("a whole version is pushed, and no delta: %s", error)
-                whole = {"digest": Layout.load(folder).digest, "full_push": str(error)}
-                return _publish(folder, destination, lambda copy: {**check(copy), "deltas": whole}, keep_last)
-        except NonfiniteError as error:
-            raise _NotPushedError(str(error), nonfinite_rows=error.rows) from error
-        except ParityError as error:
-            if not measured:  # scoring failed: raise, because TFX would cache a refusal
-                raise
-            raise _NotPushedError(str(error), parity=measured[-1].to_dict()) from error
+                facts["deltas"] = {"digest": Layout.load(folder).digest, "full_push": str(error)}
+        return publish(folder, destination, check=check, keep_last=properties.get(keys.KEEP_LAST)), facts
 
     def _refuse(self, pushed: types.Artifact, reason: str, **figures: Json) -> None:
         """Mark the artifact as not pushed, and record why."""
@@ -172,20 +179,6 @@ class _NotPushedError(Exception):
     def __init__(self, reason: str, **figures: Json) -> None:
         super().__init__(reason)
         self.figures = figures
-
-
-def _publish(
-    folder: str, destination: str, check: Callable[[str], Json], keep_last: int | None
-) -> tuple[Publication, Json]:
-    """Publish a whole version; return it, and the facts that `check` returned."""
-    facts: list[Json] = []
-
-    def checked(copy: str) -> Json:
-        facts.append(check(copy))
-        return facts[-1]
-
-    published = publish(folder, destination, check=checked, keep_last=keep_last)
-    return published, facts[-1]
 
 
 def _report(done: int, what: str) -> None:

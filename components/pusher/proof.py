@@ -1,4 +1,4 @@
-"""Proves before a push that the copy to be published, the evaluated model and training agree on the same rows."""
+"""Proves before a push that the model to be published agrees with training, and with the evaluated model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from components.base_executor import files_below
 from components.pusher.push_section import Push
 from components.pusher.retrieval_proof import RetrievalProof
 from components.pusher.trained_model import Sources, Trained, load_trained
-from components.pusher.version_manifest import verify_version
+from components.pusher.version_manifest import model_digests, verify_version
 from embedding_core.errors import CheckpointError, ParityError
 from embedding_core.model_inputs import is_two_tower
 from embedding_core.proof.edge_cases import EdgeCase, edge_cases, read_rows
@@ -30,10 +30,10 @@ class Proof:
     """The differences and the recall that were measured.
 
     Attributes:
-      report: differences by output: `training/...`, `training/embeddings/<feature>`, `evaluated/...`, and
-        `raw/...` for the signature of named tensors; `training/query/vector`, `training/candidate/vector`,
-        `training/top_k/...` and `training/top_k_filtered/...` of a two-tower model. If rows are rounded,
-        `rounded/embeddings/<feature>` is the difference from training's lookup with the rounded rows.
+      report: differences by output: `training/...`, `training/embeddings/<feature>`, and `raw/...` for the signature
+        of named tensors; `evaluated/...` unless the files are those that were evaluated; `training/query/vector`,
+        `training/candidate/vector`, `training/top_k/...` and `training/top_k_filtered/...` of a two-tower model. If
+        rows are rounded, `rounded/embeddings/<feature>` is the difference from training's lookup with the rounded rows.
       rows: number of rows of the split that were compared.
       edge_rows: number of generated edge cases that were also compared.
       recall: by signature, the share of the best candidates that an approximate search found; empty if exact.
@@ -81,21 +81,22 @@ class Proof:
 
 def prove(
     exported: str,
-    evaluated: str,
+    evaluated: str | None,
     trained: Trained,
     rows: Sequence[bytes],
     tolerance: float,
     top_k: TopK | None = None,
     dtypes: Mapping[str, RowsDtype] | None = None,
 ) -> Proof:
-    """Score rows and their edge cases with three models, and compare the scores.
+    """Score rows and their edge cases with training, the exported and the evaluated model, and compare the scores.
 
     If rows are served rounded, `trained` gets the same rows at the end, and looks up once more. The served vectors must
     be the same as these, within the default tolerance if `tolerance` is larger.
 
     Args:
       exported: folder of the serving-only SavedModel; loaded in a fresh process.
-      evaluated: folder of the SavedModel that the Evaluator judged; loaded in another process.
+      evaluated: folder of the SavedModel that the Evaluator judged, loaded in another process; None if `exported` has
+        its files, which the caller compared.
       trained: the model as training computes it.
       rows: serialized tf.Examples.
       tolerance: the largest difference allowed.
@@ -114,7 +115,7 @@ def prove(
     # Two processes, and never one for both: TensorFlow shares vocabularies of the same file name within a process.
     requests: dict[str, Inputs] = {_SERVED: every, _VECTORS: every, **({_RAW: tensors} if kept else {})}
     with ThreadPoolExecutor(max_workers=2) as pool:
-        judging = pool.submit(score_signatures, evaluated, {_SERVED: every})
+        judging = None if evaluated is None else pool.submit(score_signatures, evaluated, {_SERVED: every})
         if top_k is None or not is_two_tower(trained.model):
             retrieval, serving = None, pool.submit(score_signatures, exported, requests)
             expected = trained.score(every)
@@ -122,13 +123,14 @@ def prove(
             expected = trained.score(every)
             retrieval = RetrievalProof(trained, every, expected, top_k)
             serving = pool.submit(score_signatures, exported, requests | retrieval.requests)
-        judged, served = judging.result()[_SERVED], serving.result()
+        served = serving.result()
     same = functools.partial(compare, tolerance=tolerance, rules=rules)
     parts = [
         same(expected[_SERVED], served[_SERVED], signature="training"),
         same(expected[_VECTORS], served[_VECTORS], signature="training/embeddings"),
-        same(judged, served[_SERVED], signature="evaluated"),
     ]
+    if judging is not None:
+        parts.append(same(judging.result()[_SERVED], served[_SERVED], signature="evaluated"))
     if kept:
         wanted = {name: value[kept] for name, value in expected[_SERVED].items()}
         parts.append(same(wanted, served[_RAW], signature=_RAW, rules=[rules[row] for row in kept]))
@@ -175,6 +177,8 @@ def prove_again(version: str, rows: int, tolerance: float) -> Proof:
     if made_of is None:
         raise CheckpointError(f"{version!r} does not say what it was made of: EmbeddingPusher did not publish it.")
     evaluated, folders = made_of.pop("evaluated"), made_of.pop("examples")
+    copied = model_digests(version) == model_digests(evaluated)
     top_k = TopK.from_mapping(facts["top_k"]) if "top_k" in facts else None  # versions of earlier releases lack it
     trained, dtypes = load_trained(Sources(**made_of)), facts.get("rows_dtype")  # which earlier releases lack
-    return prove(version, evaluated, trained, rows_below(folders, rows), tolerance, top_k, dtypes)
+    scored = None if copied else evaluated
+    return prove(version, scored, trained, rows_below(folders, rows), tolerance, top_k, dtypes)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 
 from components.pusher.version_manifest import read_facts, verify_version
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.schema import Json
-from embedding_core.storage import StrPath, folder_digests, is_remote, json_digest, names_in
+from embedding_core.storage import FileDigest, StrPath, is_remote, json_digest, names_in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,17 +73,16 @@ def damage_of(base: str, version: int, digest: str | None = None) -> str | None:
     return None
 
 
-def identity_of(sources: Json, settings: Json, model: str) -> str:
+def identity_of(sources: Json, settings: Json, model: Mapping[str, FileDigest]) -> str:
     """Compute a digest that is the same for two pushes of the same model.
 
     Args:
       sources: URIs of the artifacts that the model was made of.
       settings: settings of its export and comparison.
-      model: folder of the evaluated SavedModel. Its files are part of the digest, because URIs are not enough: if the
-        metadata store is lost, a new one gives other artifacts the same URIs.
+      model: digests of the files of the evaluated SavedModel. URIs are not enough: if the metadata store is lost, a new
+        one gives other artifacts the same URIs.
     """
-    files = {name: one for name, one in folder_digests(model).items() if name != "manifest.json"}
-    return json_digest({"sources": sources, "settings": settings, "model": files})
+    return json_digest({"sources": sources, "settings": settings, "model": model})
 
 
 def find_published(base: str, identity: str) -> tuple[Publication, Json] | None:

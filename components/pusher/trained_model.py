@@ -85,6 +85,14 @@ class Trained:
         ragged = ({feature: tf.RaggedTensor.from_tensor(part)} for part in parts)
         return np.concatenate([self.model.candidate_vectors(self.engine.lookup(one)).numpy() for one in ragged])
 
+    def is_served_as_evaluated(self, dtypes: Mapping[str, RowsDtype], top_k: TopK, deltas: DeltaExport | None) -> bool:
+        """Return whether `export` would write the model that the trainer exported and the Evaluator judged.
+
+        That model has float32 rows, the defaults of `TopK`, and takes no deltas.
+        """
+        plain = deltas is None and all(dtype == "float32" for dtype in dtypes.values())
+        return plain and (top_k == TopK() or not is_two_tower(self.model))
+
     def export(
         self,
         folder: str,

@@ -27,6 +27,7 @@ MANIFEST = "assets.extra/manifest.json"
 MODEL = "saved_model.pb"
 """The file without which neither TensorFlow nor a server loads a version."""
 
+_ADDED = "assets.extra/"
 _SEALED = SealedFolder(
     manifest=MANIFEST,
     seal="seal",
@@ -49,6 +50,16 @@ def version_digests(folder: StrPath) -> dict[str, FileDigest]:
       CheckpointError: there is a symbolic link, whose target is not part of the folder.
     """
     return {name: file_digest(os.path.join(folder, name)) for name in _file_names(folder)}
+
+
+def model_digests(folder: StrPath) -> dict[str, FileDigest]:
+    """Compute the digests of what a SavedModel computes with: all its files except those that a push adds.
+
+    Raises:
+      CheckpointError: as in `version_digests`.
+    """
+    files = version_digests(folder)
+    return {name: digest for name, digest in files.items() if not name.startswith(_ADDED)}
 
 
 def _file_names(folder: StrPath) -> list[str]:

@@ -6,6 +6,7 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from tensorflow_serving.apis import prediction_log_pb2
 from tfx.types import artifact_utils, channel_utils, standard_artifacts
 
 from components.artifacts import TableConfigs, Vocabularies
-from components.pusher import EmbeddingPusher
+from components.pusher import EmbeddingPusher, executor
 from components.pusher.executor import Executor
 from components.pusher.proof import prove_again
 from components.pusher.push_section import Push
@@ -50,6 +51,7 @@ CONFIG = EmbeddingConfig(
 SCHEMA = 'feature { name: "price" type: FLOAT }'
 PRICE = DenseInputs(names=("price",), spec={"price": tf.io.FixedLenFeature([], tf.float32, float("nan"))})
 TOKENS = [b"a", b"b", b"c", b"d"]
+FILES = ("saved_model.pb", "variables/variables.data-00000-of-00001", "variables/variables.index")
 
 
 def artifact(cls, folder, uri):
@@ -187,7 +189,7 @@ def test_pusher_pushes_what_was_proven(run, tmp_path):
     assert parity["passed"]
     assert parity["eval_rows"] == 50
     assert parity["edge_rows"] > 20
-    assert {name.split("/")[0] for name in parity["differences"]} == {"training", "evaluated", "raw"}
+    assert {name.split("/")[0] for name in parity["differences"]} == {"training", "raw"}
     assert parity["differences"]["training/embeddings/path"]["max_abs"] == 0.0
     assert {"saved_model.pb", "variables", "assets", "assets.extra"} <= set(os.listdir(path))
     assert manifest["facts"]["parity"] == parity
@@ -201,6 +203,29 @@ def test_pusher_pushes_what_was_proven(run, tmp_path):
     prices = {price for one in requests if "price" in one.inputs for price in tf.make_ndarray(one.inputs["price"]).flat}
     assert prices
     assert not prices & {np.float32(3.5), np.float32(0.1)}  # warm-up requests hold no rows of the data
+
+
+@pytest.mark.parametrize("form", [{}, {"rows_dtype": '"float16"', "tolerance": 1e-2}])
+def test_served_files_are_those_that_were_evaluated(run, tmp_path, form):
+    path = push(run, tmp_path, **form).get_string_custom_property("pushed_destination")
+    judged = f"{run['model'].uri}/Format-Serving"
+    same = [Path(path, name).read_bytes() == Path(judged, name).read_bytes() for name in FILES]
+    assert all(same) == (form == {})
+    again = {item.name.split("/")[0] for item in prove_again(path, 20, 1e-2).report.differences}
+    assert ("evaluated" in again) == (form != {})
+
+
+def test_damaged_copy_of_the_evaluated_model_is_refused(run, tmp_path, monkeypatch):
+    def damaging(source, target):
+        copy(source, target)
+        with open(f"{target}/{FILES[1]}", "r+b") as file:
+            file.write(bytes([file.read(1)[0] ^ 1]))
+
+    copy = executor.io_utils.copy_dir
+    monkeypatch.setattr(executor.io_utils, "copy_dir", damaging)
+    with pytest.raises(CheckpointError, match="is not the model that was evaluated"):
+        push(run, tmp_path)
+    assert served_versions(tmp_path / "served") == []
 
 
 def warmup_requests(version):
@@ -248,10 +273,10 @@ def test_pusher_measures_rounded_rows_and_proves_them_again(run, tmp_path, dtype
 
 @pytest.mark.slow
 def test_other_rows_than_the_rounded_ones_are_not_pushed_however_large_the_tolerance(run, tmp_path, monkeypatch):
-    def export(self, folder, rows_dtype, top_k):
+    def export(self, folder, rows_dtype, top_k, deltas):
         rows = self.engine.embedding_tables["words"]
         rows.assign_add(tf.fill([5, 4], 0.01))
-        found = original(self, folder, rows_dtype, top_k)
+        found = original(self, folder, rows_dtype, top_k, deltas)
         rows.assign_sub(tf.fill([5, 4], 0.01))
         return found
 
@@ -275,7 +300,7 @@ def test_pusher_does_not_push_another_model_than_was_evaluated(run, tmp_path):
     )
     export(other["model"].uri, engine, model, run["vocabularies"].uri)
     pushed = push(other, tmp_path)
-    assert "evaluated/" in not_pushed(pushed, tmp_path)
+    assert "training/" in not_pushed(pushed, tmp_path)
     assert not json.loads(pushed.get_string_custom_property("parity"))["passed"]
 
 
@@ -302,7 +327,7 @@ def test_pusher_does_not_push_what_is_not_finite(run, tmp_path):
     engine, model = trained()
     engine.embedding_tables["words"].scatter_nd_update([[2, 1], [3, 0]], [float("nan"), float("inf")])
     write_checkpoint(bad["model_run"].uri, engine, model)
-    pushed = push(bad, tmp_path)
+    pushed = push(bad, tmp_path, rows_dtype='"float16"')
     assert "2 of table 'words' (the first is row 2)" in not_pushed(pushed, tmp_path)
     assert json.loads(pushed.get_string_custom_property("nonfinite_rows")) == {"words": 2}
 
