@@ -171,15 +171,13 @@ class Softmax(Section):
             yield "sampled", "is 0, but `in_batch` is false: there would be no negatives."
 
 
-class Training(Section):
-    """How long and with what the model is trained: the section `training` of the YAML file.
+class TrainingSettings(Section):
+    """How long and with what a model is trained, without the optimizers of its tables.
 
     Attributes:
       steps: number of batches to train on, repeating the train split as often as needed; instead of `epochs`.
       epochs: passes over the train split; 12 if neither `steps` nor `epochs` is given.
       batch_size: rows of a global batch, before negatives are added.
-      table_optimizer: optimizer of the tables for which `tables` sets none; without a `name`, the hyperparameters are
-        those of the default optimizer.
       dense_optimizer: optimizer of all other weights.
       decay: "linear" decreases all learning rates, also those of tables, to 0 at the last planned step; "none" keeps
         them. The steps on the validation part follow `early_stopping.train_on_validation`.
@@ -204,7 +202,6 @@ class Training(Section):
     steps: Positive | None = None
     epochs: Positive | None = None
     batch_size: Positive = 256
-    table_optimizer: DefaultedOptimizer = DEFAULT_OPTIMIZER
     dense_optimizer: DenseOptimizer = DenseOptimizer()
     decay: Literal["none", "linear"] = "none"
     embedding_l2: NonNegative = 0.0
@@ -247,8 +244,19 @@ class Training(Section):
             yield "batch_size", f"is {self.batch_size!r}, {rule}: write {below or above} or {above}."
 
 
-class TrainingConfig(Training):
-    """The section `training`, with the training settings that are elsewhere in the YAML file.
+class Training(TrainingSettings):
+    """How long and with what the model is trained: the section `training` of the YAML file.
+
+    Attributes:
+      table_optimizer: optimizer of the tables for which `tables` sets none; without a `name`, the hyperparameters are
+        those of the default optimizer.
+    """
+
+    table_optimizer: DefaultedOptimizer = DEFAULT_OPTIMIZER
+
+
+class TrainingConfig(TrainingSettings):
+    """The settings of the trainer. Its tables come with their optimizers.
 
     Attributes:
       class_weights: weights of label 0 and label 1 in the loss.
@@ -273,5 +281,5 @@ class TrainingConfig(Training):
         if isinstance(values, Mapping) and "learning_rate_tables" in values:
             values = dict(values)
             values["dense_optimizer"] = {"name": values.pop("optimizer"), "learning_rate": values.pop("learning_rate")}
-            values["table_optimizer"] = {"name": "adagrad", "learning_rate": values.pop("learning_rate_tables")}
+            del values["learning_rate_tables"]
         return super().from_mapping(values)

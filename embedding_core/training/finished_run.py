@@ -81,6 +81,7 @@ class RunDescription:
             with tf.io.gfile.GFile(path) as file:
                 data = json.loads(file.read())
             data["config"] = EmbeddingConfig.from_json(json.dumps(data["config"]))
+            data["training"].pop("table_optimizer", None)  # of earlier releases; the tables of `config` have optimizers
             data["training"] = TrainingConfig.from_mapping(data["training"])
             data["dense"] = tuple(data["dense"])
             data["tasks"] = tuple(_tasks(data))

@@ -26,7 +26,7 @@ from embedding_core.training.device_choice import Batches, choose_placement
 from embedding_core.training.eval_metrics import evaluate
 from embedding_core.training.history import History
 from embedding_core.training.job import JobData, TrainingJob
-from embedding_core.training.learning_rate_decay import config_with_rates, dense_optimizer
+from embedding_core.training.learning_rate_decay import dense_optimizer
 from embedding_core.training.row_stream import Passes
 from embedding_core.training.step import Trainable
 from embedding_core.training.training_inputs import Batch
@@ -143,9 +143,8 @@ class KerasRun:
         """Make the model: tables with the configured optimizers, and the dense part that `build` returns."""
         job = self._job
         tf_keras.utils.set_random_seed(job.training.seed)
-        constant = config_with_rates(job.inputs.config, job.training, None)
         embedding = TPUEmbedding(
-            constant,
+            job.inputs.config,
             None,
             batch_size=self._data.rows_per_replica,
             table_update="engine",

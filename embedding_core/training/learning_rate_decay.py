@@ -86,22 +86,12 @@ def scheduled(rate: Rate, decay: LinearDecay | None) -> Rate:
     return rate if decay is None or callable(rate) else _OfRun(rate, decay)
 
 
-def config_with_rates(config: EmbeddingConfig, training: TrainingConfig, decay: LinearDecay | None) -> EmbeddingConfig:
-    """Give every table an optimizer whose rate follows the decay; a rate that is a function is kept.
-
-    Args:
-      config: tables and features; a table without an optimizer gets the default one of `training`.
-      training: settings of the training.
-      decay: the decay of the rates; None keeps them.
-    """
-    default = training.table_optimizer
-    optimizers = {table.name: table.optimizer or default for table in config.tables}
-    if decay is not None:
-        starts = {optimizer.learning_rate for optimizer in optimizers.values()}
-        rates = {start: start if callable(start) else decay.falling(start) for start in starts}
-        optimizers = {
-            name: optimizer.replace(learning_rate=rates[optimizer.learning_rate])
-            for name, optimizer in optimizers.items()
-        }
-    tables = (table.replace(optimizer=optimizers[table.name]) for table in config.tables)
-    return config.replace(tables=tuple(tables))
+def config_with_decay(config: EmbeddingConfig, decay: LinearDecay) -> EmbeddingConfig:
+    """Let the rate of every table's optimizer follow the decay; a rate that is a function is kept."""
+    optimizers = {table.name: table.optimizer for table in config.tables if table.optimizer is not None}
+    starts = {optimizer.learning_rate for optimizer in optimizers.values()}
+    rates = {start: start if callable(start) else decay.falling(start) for start in starts}
+    falling = {
+        name: optimizer.replace(learning_rate=rates[optimizer.learning_rate]) for name, optimizer in optimizers.items()
+    }
+    return config.replace(tables=tuple(table.replace(optimizer=falling.get(table.name)) for table in config.tables))

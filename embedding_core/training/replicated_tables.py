@@ -6,28 +6,27 @@ import tf_keras
 
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import ConfigError
-from embedding_core.optimizers import SGD, Optimizer
+from embedding_core.optimizers import SGD
 from embedding_core.training.learning_rate_decay import LinearDecay, scheduled
-from embedding_core.training_config import TrainingConfig
 from embedding_core.translate import kind_of_optimizer
 
 
-def keras_optimizers(
-    config: EmbeddingConfig, training: TrainingConfig, decay: LinearDecay | None
-) -> dict[str, tf_keras.optimizers.Optimizer]:
+def keras_optimizers(config: EmbeddingConfig, decay: LinearDecay | None) -> dict[str, tf_keras.optimizers.Optimizer]:
     """Make the Keras optimizer of each table, by name; its rate follows the decay, if there is one.
 
     These are not the TPU's update rules: Keras' Adagrad adds an epsilon. Its Adam adds epsilon outside the root,
     corrects the bias of its moments, and updates rows that were not looked up.
 
     Raises:
-      ConfigError: Keras does not have a table's optimizer, or would ignore a hyperparameter that is set.
+      ConfigError: a table has no optimizer, Keras does not have it, or would ignore a hyperparameter that is set.
     """
-    default = training.table_optimizer
-    return {table.name: _namesake(table, table.optimizer or default, decay) for table in config.tables}
+    return {table.name: _namesake(table, decay) for table in config.tables}
 
 
-def _namesake(table: TableConfig, optimizer: Optimizer, decay: LinearDecay | None) -> tf_keras.optimizers.Optimizer:
+def _namesake(table: TableConfig, decay: LinearDecay | None) -> tf_keras.optimizers.Optimizer:
+    optimizer = table.optimizer
+    if optimizer is None:
+        raise ConfigError(f"table {table.name!r} has no `optimizer`: give it one, such as {SGD()!r}.")
     kind = kind_of_optimizer(optimizer)
     if kind.keras is None:
         raise ConfigError(

@@ -102,7 +102,7 @@ def sparse_core_limits(
     slice_ = slice_of(topology)
     if slice_ is None:
         return None
-    config, limits = _with_optimizers(job), []
+    config, limits = job.inputs.config, []
     with scratch_folder("rows") as folder:
         data = _job_data(job, topology, RowsFolder(folder, False), check)
         size = data.rows_per_replica
@@ -131,13 +131,6 @@ def sparse_core_limits(
         "forms": limits_in_all_forms(limits[0], limits[-1]),
         "drift": None if previous is None else drift_of(limits[0], previous, counters[0]),
     }
-
-
-def _with_optimizers(job: TrainingJob) -> EmbeddingConfig:
-    """Return the tables with the optimizers that train them, by which they are stacked."""
-    config, default = job.inputs.config, job.training.table_optimizer
-    tables = (table.replace(optimizer=table.optimizer or default) for table in config.tables)
-    return config.replace(tables=tuple(tables))
 
 
 def _counters(config: EmbeddingConfig, slice_: Slice, size: int) -> list[LimitCounter]:

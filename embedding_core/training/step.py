@@ -17,7 +17,7 @@ from embedding_core.schema import Json
 from embedding_core.sparsecore import SparseCoreEmbeddingConfig
 from embedding_core.tasks import Task, retrieval_index
 from embedding_core.tracing import calling_user_code
-from embedding_core.training.learning_rate_decay import LinearDecay, config_with_rates, dense_optimizer
+from embedding_core.training.learning_rate_decay import LinearDecay, config_with_decay, dense_optimizer
 from embedding_core.training.replicated_tables import config_without_slots, keras_optimizers
 from embedding_core.training.softmax_candidates import CANDIDATE, COMPETES, LOG_Q
 from embedding_core.training.softmax_loss import Candidates, softmax_losses
@@ -330,8 +330,9 @@ def new_trainable(
     """
     step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
     decay = LinearDecay(step, steps) if training.decay == "linear" else None
+    moving = config if decay is None else config_with_decay(config, decay)
     embedding = TPUEmbedding(
-        config_without_slots(config) if replicated else config_with_rates(config, training, decay),
+        config_without_slots(config) if replicated else moving,
         None,
         batch_size=rows,
         table_update="engine",
@@ -342,7 +343,7 @@ def new_trainable(
     built = build_model(model, config, dense, arguments, tasks)
     if training.softmax is not None:
         check_two_tower(built, model)
-    for_tables = keras_optimizers(config, training, decay) if replicated else {}
+    for_tables = keras_optimizers(config, decay) if replicated else {}
     optimizer = dense_optimizer(training, decay)
     _check_candidate(training.softmax, built)
     functions = UserFunctions(model)

@@ -26,7 +26,6 @@ from embedding_core.training.finished_run import restore_weights
 from embedding_core.training.history import History, Summaries
 from embedding_core.training.job import JobData, TrainingJob
 from embedding_core.training.kept_rows import rows_folder
-from embedding_core.training.learning_rate_decay import config_with_rates
 from embedding_core.training.loop import WARM_START, Loop, Progress
 from embedding_core.training.preemption import end_if, noticed_preemption
 from embedding_core.training.server_data import ServerData
@@ -94,7 +93,7 @@ def _warm_start(
         _log.warning(
             "the tables start from the given rows, but not from their slots, which Keras' optimizers hold here"
         )
-    host = HostEngine(config_with_rates(job.inputs.config, job.training, None))
+    host = HostEngine(job.inputs.config)
     fill(host.table_variables)
     source, slice_ = host.tables, placement.slice_of_hardware
     if slice_ is not None:  # TensorFlow's class restores stacks as they lie in memory

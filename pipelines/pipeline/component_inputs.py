@@ -14,7 +14,7 @@ from embedding_core.planning.topology import named_topology
 from embedding_core.quality_rules import RankingProtocol, RankingSettings, Rules, main_metric
 from embedding_core.schema import Json
 from embedding_core.tasks import metric_name
-from embedding_core.training_config import TrainingConfig
+from embedding_core.training_config import TrainingConfig, TrainingSettings
 from embedding_core.warm_start import RemapPolicy
 from pipelines.config import PipelineConfig, VocabularyLimits
 from pipelines.config.columns import column_kinds
@@ -223,7 +223,10 @@ def trainer_config(config: PipelineConfig) -> Json:
 
 
 def training_config(config: PipelineConfig) -> TrainingConfig:
-    """Make the trainer's TrainingConfig: the section `training`, the weights of the classes, and the seed."""
-    section = {name: getattr(config.training, name) for name in type(config.training).model_fields}
+    """Make the trainer's TrainingConfig: the section `training`, the weights of the classes, and the seed.
+
+    The optimizers of the tables are in `table_overrides`.
+    """
+    section = {name: getattr(config.training, name) for name in TrainingSettings.model_fields}
     zero, one = (config.class_weights.get(label, 1.0) for label in ("0", "1"))
     return TrainingConfig(**section, class_weights=(zero, one), seed=config.seed)

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.optimizers import DEFAULT_OPTIMIZER
 from embedding_core.training import Inputs, TrainingConfig, TrainingJob
 
 USERS, ITEMS = 2000, 300
@@ -44,9 +45,10 @@ def large_job(folder, **training):
         _write(train, TRAIN_ROWS, 1)
         _write(evaluated, EVAL_ROWS, 2)
         (folder / "users.txt").write_text("".join(f"u{number}\n" for number in range(USERS)))
-    tables = (
-        TableConfig(name="users", vocabulary_size=USERS + 1, dim=8, vocabulary="users", oov_rows=1),
-        TableConfig(name="items", vocabulary_size=ITEMS + 1, dim=8, vocabulary="items", oov_rows=1),
+    optimizer = DEFAULT_OPTIMIZER.replace(learning_rate=0.1)
+    tables = tuple(
+        TableConfig(name=name, vocabulary_size=size + 1, dim=8, vocabulary=name, oov_rows=1, optimizer=optimizer)
+        for name, size in (("users", USERS), ("items", ITEMS))
     )
     features = tuple(
         FeatureConfig(name=name, table=f"{name}s", column=ColumnConfig(name=name)) for name in ("user", "item")
@@ -57,8 +59,8 @@ def large_job(folder, **training):
         raw_spec=SPEC,
         transform=lambda raw: {"label": raw["label"]},
     )
-    rates = {"dense_optimizer": {"learning_rate": 0.005}, "table_optimizer": {"learning_rate": 0.1}}
-    settings = {"epochs": 3, "batch_size": 128, "early_stopping": None, "shuffle_buffer": 2048, **rates, **training}
+    rate = {"dense_optimizer": {"learning_rate": 0.005}}
+    settings = {"epochs": 3, "batch_size": 128, "early_stopping": None, "shuffle_buffer": 2048, **rate, **training}
     return TrainingJob(
         inputs=inputs,
         training=TrainingConfig(**settings),

@@ -16,6 +16,7 @@ import tensorflow as tf
 from cases import describe, write_batches
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.optimizers import DEFAULT_OPTIMIZER
 from embedding_core.planning.topology import named_topology
 from embedding_core.training import Inputs, Negatives, TrainingConfig, TrainingJob
 from embedding_core.training.device_choice import choose_placement
@@ -63,7 +64,8 @@ def _job(folder: Path) -> TrainingJob:
         tokens = [token for token, _ in counts.most_common()]
         paths[name] = str(folder / f"{name}.txt")
         Path(paths[name]).write_text("".join(f"{token}\n" for token in tokens))
-        tables.append(TableConfig(name=name, vocabulary_size=len(tokens), dim=64, vocabulary=name))
+        table = TableConfig(name=name, vocabulary_size=len(tokens), dim=64, vocabulary=name)
+        tables.append(table.replace(optimizer=DEFAULT_OPTIMIZER))
         column = ColumnConfig(name=name, separator=" " if name == "History" else None)
         features.append(FeatureConfig(name=name, table=name, column=column))
     files = {name: str(folder / f"{name}.tfrecord") for name in splits}

@@ -5,27 +5,21 @@ import tensorflow as tf
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.optimizers import DEFAULT_OPTIMIZER, SGD
 from embedding_core.training import TrainingConfig
-from embedding_core.training.learning_rate_decay import LinearDecay, config_with_rates, dense_optimizer
+from embedding_core.training.learning_rate_decay import LinearDecay, config_with_decay, dense_optimizer
 
 CONFIG = EmbeddingConfig(
     tables=(
         TableConfig(name="own", vocabulary_size=2, dim=1, optimizer=SGD(learning_rate=0.5)),
-        TableConfig(name="other", vocabulary_size=2, dim=1),
-        TableConfig(name="third", vocabulary_size=2, dim=1),
+        TableConfig(name="other", vocabulary_size=2, dim=1, optimizer=DEFAULT_OPTIMIZER),
+        TableConfig(name="third", vocabulary_size=2, dim=1, optimizer=DEFAULT_OPTIMIZER),
     ),
     features=tuple(FeatureConfig(name=name, table=name) for name in ("own", "other", "third")),
 )
 
 
-def test_tables_without_optimizer_get_adagrad_and_constant_rates_stay_numbers():
-    made = config_with_rates(CONFIG, TrainingConfig(epochs=1, table_optimizer={"learning_rate": 0.2}), None)
-    assert made.table("own").optimizer == SGD(learning_rate=0.5)
-    assert made.table("other").optimizer == DEFAULT_OPTIMIZER.replace(learning_rate=0.2)
-
-
 def test_linear_decay_reaches_zero_at_the_last_step():
     step = tf.Variable(0, dtype=tf.int64)
-    made = config_with_rates(CONFIG, TrainingConfig(epochs=1), LinearDecay(step, 10))
+    made = config_with_decay(CONFIG, LinearDecay(step, 10))
     rate = made.table("own").optimizer.learning_rate
     falling = []
     for done in (0, 5, 10):
@@ -35,7 +29,7 @@ def test_linear_decay_reaches_zero_at_the_last_step():
 
 
 def test_equal_rates_are_one_callable():
-    made = config_with_rates(CONFIG, TrainingConfig(epochs=1), LinearDecay(tf.Variable(0), 10))
+    made = config_with_decay(CONFIG, LinearDecay(tf.Variable(0), 10))
     assert made.table("other").optimizer.learning_rate is made.table("third").optimizer.learning_rate
 
 

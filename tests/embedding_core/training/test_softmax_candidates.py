@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import ConfigError
+from embedding_core.optimizers import SGD
 from embedding_core.tasks import Task
 from embedding_core.training.softmax_candidates import candidate_sampler
 from embedding_core.training.step import new_trainable
@@ -12,8 +13,8 @@ from embedding_core.training_config import Softmax, Training, TrainingConfig
 
 CONFIG = EmbeddingConfig(
     tables=(
-        TableConfig(name="i", vocabulary_size=6, dim=2, oov_rows=1),
-        TableConfig(name="u", vocabulary_size=9, dim=2),
+        TableConfig(name="i", vocabulary_size=6, dim=2, oov_rows=1, optimizer=SGD(learning_rate=1.0)),
+        TableConfig(name="u", vocabulary_size=9, dim=2, optimizer=SGD(learning_rate=1.0)),
     ),
     features=(FeatureConfig(name="item", table="i"), FeatureConfig(name="user", table="u")),
 )
@@ -92,7 +93,6 @@ def test_rows_of_label_0_compete_only_with_in_batch(in_batch, trained):
     """Only token 4 is drawn; the row of label 1 has token 0, and three rows of label 0 have the other tokens."""
     training = TrainingConfig(
         steps=1,
-        table_optimizer={"name": "sgd", "learning_rate": 1.0},
         softmax={"feature": "item", "in_batch": in_batch, "sampled": 2, "distribution": "count"},
     )
     towers = {"query_features": ["user"], "candidate_features": ["item"]}

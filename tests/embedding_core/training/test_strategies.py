@@ -125,7 +125,7 @@ def test_cores_without_an_engine_refuse_what_keras_cannot(optimizer, message):
     table = TableConfig(name="words", vocabulary_size=8, dim=4, optimizer=optimizer)
     config = EmbeddingConfig(tables=(table,), features=(FeatureConfig(name="word", table="words"),))
     with pytest.raises(ConfigError, match=message):
-        keras_optimizers(config, TrainingConfig(steps=1), None)
+        keras_optimizers(config, None)
 
 
 @pytest.mark.parametrize(
@@ -134,12 +134,12 @@ def test_cores_without_an_engine_refuse_what_keras_cannot(optimizer, message):
 def test_pass_after_a_decay_has_the_mean_rate_of_the_epoch(tmp_path, monkeypatch, strategy, topology):
     """The pass is one step from the same state; the 3 steps before had 1, 2/3 and 1/3 of the rates, which are SGD's."""
     monkeypatch.setattr(loop.Loop, "run", lambda self, *_: self._trainable.step.assign(self.total))
-    rates = {"dense_optimizer": {"name": "sgd", "learning_rate": 0.5}, "table_optimizer": {"name": "sgd"}}
+    rate = {"dense_optimizer": {"name": "sgd", "learning_rate": 0.5}}
 
     def trained(decay, on_validation=True):
         stopping = EarlyStopping(validation_fraction=0.2, train_on_validation=on_validation)
-        settings = {"steps": 3, "epochs": None, "decay": decay, "early_stopping": stopping, **rates}
-        job = cases.job_in(tmp_path, strategy=strategy, topology=topology, **settings)
+        settings = {"steps": 3, "epochs": None, "decay": decay, "early_stopping": stopping, **rate}
+        job = cases.job_in(tmp_path, table={"optimizer": SGD()}, strategy=strategy, topology=topology, **settings)
         job = dataclasses.replace(job, arguments={"hidden_units": [8], "dropout": 0.0})
         result = train(job, str(tmp_path / f"{decay}-{on_validation}"))
         assert result.history.facts.get("validation_steps", 0) == on_validation

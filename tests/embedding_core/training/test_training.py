@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import CheckpointError, DataError, PreemptionError, TrainingError
-from embedding_core.optimizers import SGD
+from embedding_core.optimizers import DEFAULT_OPTIMIZER, SGD
 from embedding_core.training import EarlyStopping, Inputs, TrainingConfig, TrainingJob, loop, train
 from embedding_core.training.eval_metrics import evaluate
 
@@ -65,7 +65,8 @@ def job_in(folder, train_rows=None, *, table=None, **training):
         half = len(train_rows) // 2
         for path, part in zip(files, [train_rows[:half], train_rows[half:], rows(200, 2)], strict=True):
             write(path, part)
-    words = TableConfig(name="words", vocabulary_size=8, dim=4, vocabulary="word", oov_rows=1, **(table or {}))
+    table = {"optimizer": DEFAULT_OPTIMIZER.replace(learning_rate=0.2), **(table or {})}
+    words = TableConfig(name="words", vocabulary_size=8, dim=4, vocabulary="word", oov_rows=1, **table)
     feature = FeatureConfig(name="word", table="words", column=ColumnConfig(name="word"))
     inputs = Inputs(
         config=EmbeddingConfig(tables=(words,), features=(feature,)),
@@ -74,8 +75,8 @@ def job_in(folder, train_rows=None, *, table=None, **training):
         raw_spec=SPEC,
         transform=transform,
     )
-    rates = {"dense_optimizer": {"learning_rate": 0.01}, "table_optimizer": {"learning_rate": 0.2}}
-    settings = {"epochs": 4, "batch_size": 32, "early_stopping": None, **rates, **training}
+    rate = {"dense_optimizer": {"learning_rate": 0.01}}
+    settings = {"epochs": 4, "batch_size": 32, "early_stopping": None, **rate, **training}
     return TrainingJob(
         inputs=inputs,
         training=TrainingConfig(**settings),

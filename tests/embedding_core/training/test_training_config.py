@@ -2,7 +2,6 @@ import json
 
 import pytest
 
-from embedding_core import Adagrad
 from embedding_core.errors import ConfigError
 from embedding_core.tasks import Task
 from embedding_core.training_config import EarlyStopping, Negatives, TrainingConfig
@@ -54,7 +53,6 @@ def test_recorded_by_the_previous_release_is_read():
     }  # fmt: skip
     config = TrainingConfig.from_mapping(recorded)
     assert (config.dense_optimizer.name, config.dense_optimizer.learning_rate) == ("nadam", 0.01)
-    assert config.table_optimizer == Adagrad(learning_rate=0.2)
     assert (config.steps, config.class_weights, config.seed) == (7, (1.0, 3.0), 3)
     assert config.early_stopping is None
     assert config.negatives == Negatives(
