@@ -13,7 +13,7 @@ from tensorflow_model_analysis.proto import config_pb2
 
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.evaluation.users import Numbering, ReadTokens
-from embedding_core.storage import record_compression
+from embedding_core.record_files import open_records
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
 
@@ -140,10 +140,9 @@ def scored_batches(
     """
     if not files:
         raise DataError("the eval split has no files: check the input and how it is split.")
-    compression = record_compression(files)
     rows, numbering = 0, Numbering()
     try:
-        for serialized in tf.data.TFRecordDataset(list(files), compression).batch(_BATCH).prefetch(1):
+        for serialized in open_records(list(files)).batch(_BATCH).prefetch(1):
             scores = {
                 (name, output): one for name, scorer in scorers.items() for output, one in scorer(serialized).items()
             }

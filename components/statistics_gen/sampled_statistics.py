@@ -14,7 +14,7 @@ from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
 from components.column_summary import ColumnSummary
 from embedding_core.errors import DataError
-from embedding_core.storage import record_compression
+from embedding_core.record_files import open_records
 
 _BATCH = 4096
 _TYPES = {
@@ -82,7 +82,7 @@ def add_empty_columns(path: str, rows: int, columns: Mapping[str, ColumnSummary]
 
 
 def _every(files: Sequence[str], step: int) -> list[bytes]:
-    records = tf.data.TFRecordDataset(sorted(files), record_compression(files)).shard(step, 0).batch(_BATCH)
+    records = open_records(sorted(files)).shard(step, 0).batch(_BATCH)
     try:
         batches = list(records.as_numpy_iterator())
     except tf.errors.OpError as error:

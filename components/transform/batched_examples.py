@@ -18,7 +18,7 @@ from tfx.dsl.io import fileio
 from tfx_bsl.tfxio.tf_example_record import TFExampleRecord
 
 from embedding_core.errors import DataError
-from embedding_core.storage import record_compression
+from embedding_core.record_files import open_records
 from embedding_core.tracing import without_internals
 
 _BATCH = 4096
@@ -72,7 +72,7 @@ class _Decode(beam.DoFn):
     def process(self, element: str) -> Iterator[pa.RecordBatch]:
         columns = self._columns
         spec = {column.name: tf.io.RaggedFeature(_dtype(column), row_splits_dtype=tf.int64) for column in columns}
-        records = tf.data.TFRecordDataset(element, record_compression([element]), 1 << 20).batch(self._batch_size)
+        records = open_records([element]).batch(self._batch_size)
 
         def parse(serialized: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
             parsed = tf.io.parse_example(serialized, spec)

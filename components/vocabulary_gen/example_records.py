@@ -12,9 +12,9 @@ from google.protobuf.message import DecodeError
 from components.vocabulary_gen.counting_plan import CountedFeature
 from embedding_core.config import TokenDtype
 from embedding_core.errors import DataError
+from embedding_core.record_files import open_records
 
 _DTYPES: dict[str, TokenDtype] = {"bytes_list": "string", "int64_list": "int64", "float_list": "float32"}
-_READ_BUFFER = 1 << 20
 _READ_ERRORS = (tf.errors.DataLossError, tf.errors.OutOfRangeError, tf.errors.NotFoundError)
 
 PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
@@ -41,7 +41,7 @@ def record_batches(path: str, batch_size: int) -> Iterator[tf.Tensor]:
 
 
 def _dataset(path: str) -> tf.data.Dataset:
-    return tf.data.TFRecordDataset(path, compression_type=_compression(path), buffer_size=_READ_BUFFER)
+    return open_records(path, _compression(path))
 
 
 def _readable_rows(path: str) -> int:

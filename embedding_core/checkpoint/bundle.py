@@ -7,12 +7,14 @@ import os
 from collections.abc import Iterator
 from typing import TypeAlias
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from embedding_core.checkpoint.bundle_index import BundleEntry, crc32c, read_index
+from embedding_core.checkpoint.bundle_index import BundleEntry, read_index
 from embedding_core.errors import CheckpointError
+from embedding_core.storage import masked
 
 SLICE_BYTES = 16 * 2**20
 Rows: TypeAlias = npt.NDArray[np.float32]
@@ -115,8 +117,8 @@ class BundleReader:
                     data = file.read(min(size, left))
                     if not data:
                         raise CheckpointError(f"{path!r} is too short for {key!r}: take another checkpoint.")
-                    checksum, left = crc32c(data, checksum), left - len(data)
-                    if not left and checksum != part.crc32c:
+                    checksum, left = google_crc32c.extend(checksum, data), left - len(data)
+                    if not left and masked(checksum) != part.crc32c:
                         raise CheckpointError(
                             f"{key!r} in {path!r} does not have the checksum in its index: take another checkpoint."
                         )

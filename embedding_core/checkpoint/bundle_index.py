@@ -19,7 +19,7 @@ from tensorflow.core.framework.tensor_slice_pb2 import TensorSliceProto
 from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleHeaderProto
 
 from embedding_core.errors import CheckpointError
-from embedding_core.storage import open_file
+from embedding_core.storage import masked, open_file
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER_BYTES = 48
@@ -34,7 +34,7 @@ class _Part(NamedTuple):
       shard: number of the data file.
       offset: first byte in that file.
       size: number of bytes.
-      crc32c: checksum of the bytes, unmasked.
+      crc32c: checksum of the bytes, masked.
     """
 
     shard: int
@@ -55,17 +55,6 @@ class BundleEntry(NamedTuple):
     dtype: tf.DType
     shape: tuple[int, ...]
     parts: tuple[_Part, ...]
-
-
-def crc32c(data: bytes, before: int = 0) -> int:
-    """Compute the CRC-32C of `data`, continuing from `before`, the checksum of the data that precede it."""
-    return int(google_crc32c.extend(before, data))
-
-
-def _unmask(masked: int) -> int:
-    """Undo the rotation and offset with which TensorFlow and LevelDB store a checksum."""
-    rotated = (masked - 0xA282EAD8) & 0xFFFFFFFF
-    return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
 
 
 def read_index(prefix: str) -> tuple[int, dict[str, BundleEntry]]:
@@ -121,7 +110,8 @@ def _handle(data: bytes, at: int) -> tuple[int, int]:
 
 def _block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
     checked = data[offset : offset + size + 1]
-    if _unmask(struct.unpack("<I", data[offset + size + 1 : offset + size + _TRAILER_BYTES])[0]) != crc32c(checked):
+    recorded = struct.unpack("<I", data[offset + size + 1 : offset + size + _TRAILER_BYTES])[0]
+    if recorded != masked(google_crc32c.value(checked)):
         raise ValueError("the checksum of a block differs from the recorded one")
     if checked[-1] != 0:
         raise ValueError("a block is compressed")
@@ -159,7 +149,7 @@ def _entry(message: BundleEntryProto, slices: Sequence[BundleEntryProto]) -> Bun
 
 
 def _part(message: BundleEntryProto) -> _Part:
-    return _Part(message.shard_id, message.offset, message.size, _unmask(message.crc32c))
+    return _Part(message.shard_id, message.offset, message.size, message.crc32c)
 
 
 def _rows(part: TensorSliceProto, shape: tuple[int, ...]) -> int:

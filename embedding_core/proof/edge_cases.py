@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import tensorflow as tf
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig
-from embedding_core.storage import record_compression
+from embedding_core.record_files import open_records
 
 Values: TypeAlias = "list[bytes] | list[int] | list[float]"
 
@@ -37,8 +37,7 @@ def read_rows(files: Sequence[str], limit: int) -> list[bytes]:
     """Read the first `limit` serialized tf.Examples of TFRecord files; names ending in .gz are gzipped."""
     rows: list[bytes] = []
     for name in sorted(files):
-        records = tf.data.TFRecordDataset(name, record_compression([name]))
-        rows.extend(records.take(limit - len(rows)).as_numpy_iterator())
+        rows.extend(open_records([name]).take(limit - len(rows)).as_numpy_iterator())
         if len(rows) >= limit:
             break
     return rows

@@ -3,7 +3,7 @@
 Imports TensorFlow only for a path that is an address of an object store.
 """
 
-from embedding_core.storage.digests import FileDigest, file_digest, folder_digests
+from embedding_core.storage.digests import FileDigest, file_digest, folder_digests, masked
 from embedding_core.storage.durable import free_name, sync, sync_tree, whole_file
 from embedding_core.storage.file_access import (
     StrPath,
@@ -22,7 +22,6 @@ from embedding_core.storage.file_access import (
 )
 from embedding_core.storage.locks import locked_file, locked_folder, open_lock_file
 from embedding_core.storage.permissions import readable_as, umask_of
-from embedding_core.storage.record_files import record_compression
 from embedding_core.storage.scratch import environment_variable, scratch_folder, scratch_tempdir
 from embedding_core.storage.sealed_folder import SealedFolder
 from embedding_core.storage.seals import SEAL, json_digest, read_json, sealed_json, unsealed_json
@@ -54,6 +53,7 @@ __all__ = [
     "locked_file",
     "locked_folder",
     "make_folders",
+    "masked",
     "move",
     "names_in",
     "open_file",
@@ -62,7 +62,6 @@ __all__ = [
     "read_bounded",
     "read_json",
     "readable_as",
-    "record_compression",
     "remove_folder",
     "remove_leftovers",
     "remove_tree",

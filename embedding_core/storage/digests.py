@@ -39,6 +39,11 @@ def file_digest(path: StrPath, copy_to: StrPath = os.devnull) -> FileDigest:
     return {"size": size, "sha256": digest.hexdigest()}
 
 
+def masked(crc32c: int) -> int:
+    """Rotate a CRC-32C and add a constant, as TFRecord files and TensorFlow's checkpoints store it."""
+    return ((crc32c >> 15 | crc32c << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
 def folder_digests(folder: StrPath) -> dict[str, FileDigest]:
     """Compute the digest of every file of a folder and its subfolders, by its name relative to the folder."""
     return {name: file_digest(os.path.join(folder, name)) for name in file_names_below(folder)}

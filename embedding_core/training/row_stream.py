@@ -8,13 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 from embedding_core.errors import DataError
-from embedding_core.storage import record_compression
+from embedding_core.record_files import open_records, record_compression
 from embedding_core.tracing import as_written
 from embedding_core.training.validation_split import Keep
 from embedding_core.training_config import TrainingConfig
 
 _ALTERNATING = 4  # files; determines the order of rows, so it must not depend on the machine
-_BUFFER = 8 << 20
 _FILTERED = 256  # records that are filtered in one call
 
 
@@ -57,7 +56,7 @@ def _records(files: list[str] | tf.Tensor, compression: str, keep: Keep | None) 
 
 def records_of(file: tf.Tensor, compression: str, keep: Keep | None) -> tf.data.Dataset:
     """Read the kept records of a file; filter in batches, as a call of `keep` takes longer than reading a record."""
-    records = tf.data.TFRecordDataset(file, compression, _BUFFER)
+    records = open_records(file, compression)
     if keep is None:
         return records
     filtered = as_written(lambda batch: tf.boolean_mask(batch, keep(batch)))

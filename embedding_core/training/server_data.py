@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from embedding_core.errors import DataError
-from embedding_core.storage import record_compression
+from embedding_core.record_files import record_compression
 from embedding_core.tracing import without_internals
 from embedding_core.training.device_choice import Batches, Placement
 from embedding_core.training.host_files import HostRows, refuse_bound_transform
