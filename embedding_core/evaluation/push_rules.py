@@ -98,17 +98,23 @@ def _recalls(counts: SplitCounts, retrieval: RetrievalFigures | str, rules: Rule
 
 
 def _recall(name: str, retrieval: RetrievalFigures | str, bounds: Threshold) -> Iterator[Check]:
-    least, over = bounds.min, bounds.min_over_popularity
-    if isinstance(retrieval, str) or not retrieval.ranked:
-        why = retrieval if isinstance(retrieval, str) else _nothing_ranked(retrieval)
-        yield Check(name=name, value=None, bound="any", met=False, reason=f"{name} could not be measured: {why}")
+    if isinstance(retrieval, str):
+        yield _not_measured(name, retrieval)
         return
+    if not retrieval.ranked:
+        yield _not_measured(name, _nothing_ranked(retrieval))
+        return
+    least, over = bounds.min, bounds.min_over_popularity
     value, popularity = retrieval.metrics[name], retrieval.popularity[name]
     if least is not None:
         yield _bound(name, value, least, f"at least {least:g}")
     if over is not None:
         more = f" {'+' if over > 0 else '-'} {abs(over):g}" if over else ""
         yield _bound(name, value, popularity + over, f"at least popularity's {popularity:.4f}{more}")
+
+
+def _not_measured(name: str, why: str) -> Check:
+    return Check(name=name, value=None, bound="any", met=False, reason=f"{name} could not be measured: {why}")
 
 
 def _nothing_ranked(retrieval: RetrievalFigures) -> str:

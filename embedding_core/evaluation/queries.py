@@ -2,7 +2,7 @@
 
 A *query* is either a user, with the true candidates of all the user's positive rows in the eval split, or one positive
 row. Files are read one after the other, so the last row of a user is defined. The memory grows with the number of
-chosen queries.
+chosen queries, and with the histories of their rows.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class Labelled(NamedTuple):
 
 ReadRows = Callable[[tf.Tensor], Labelled]
 """Reads serialized tf.Examples, string `[B]`."""
+ReadHistory = Callable[[tf.Tensor], Lists]
+"""Serialized tf.Examples, string `[B]` -> the candidates in the history of each."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,7 @@ class Queries:
 
     Attributes:
       rows: int64 `[q]`, index in the eval split of the row that gives each query its inputs; if queries are users, the
-        last positive row of the user, or the row that `before_the_others` chooses.
+        last positive row of the user; with histories, the one that precedes the user's others.
       truths: the distinct true candidates of each query, without unknown ones.
       relevant: int64 `[q]`, number of true candidates of each query; each row with an unknown candidate adds one.
       positive_rows: number of positive rows of the eval split.
@@ -57,19 +59,15 @@ class Queries:
     is_sample: bool
     users: Numbering | None
 
-    def with_rows(self, rows: Ints) -> Queries:
-        """Return the queries with other rows, int64 `[q]`, in the order of these; renumbers the users."""
-        order = np.argsort(rows)
-        places = np.empty_like(order)
-        places[order] = np.arange(len(order))
-        if self.users is not None:
-            self.users.keep(order)
-        truths = Lists.of_pairs(places[self.truths.owners], self.truths.values, len(order))
-        return dataclasses.replace(self, rows=rows[order], truths=truths, relevant=self.relevant[order])
-
 
 def choose_queries(
-    files: Sequence[str], read: ReadRows, users: ReadTokens | None, *, most: int | None, seed: int
+    files: Sequence[str],
+    read: ReadRows,
+    users: ReadTokens | None,
+    *,
+    most: int | None,
+    seed: int,
+    history: ReadHistory | None = None,
 ) -> Queries:
     """Read the eval split once, and choose its queries.
 
@@ -79,6 +77,7 @@ def choose_queries(
       users: reads the user of a row; None if each positive row is a query.
       most: largest number of queries; if there are more, those with the smallest seeded hashes are chosen.
       seed: seed of the hashes.
+      history: reads the candidates in a row's history, to choose a user's row; None for the user's last positive row.
 
     Raises:
       DataError: there is no positive row.
@@ -89,7 +88,9 @@ def choose_queries(
         rows = np.flatnonzero(labelled.positive)
         numbers = first + rows
         tokens = tf.strings.as_string(numbers).numpy() if users is None else users(serialized)[rows]
-        chosen.add(tokens, labelled.candidates[rows], numbers)
+        near = chosen.add(tokens, labelled.candidates[rows], numbers)
+        if history is not None and len(near):
+            chosen.hold(numbers[near], history(tf.gather(serialized, rows[near])))
         positive_rows += len(rows)
         first += len(serialized)
     if not positive_rows:
@@ -108,8 +109,10 @@ class _Chosen:
         self._rows = np.zeros((3, 0), np.int64)
         self._bound = np.iinfo(np.int64).max  # hashes above it are not chosen
         self._new: list[Ints] = []
+        self._held = [np.zeros((2, 0), np.int64)]  # number of the row, and candidate, of each candidate in a history
 
-    def add(self, tokens: Tokens, candidates: Ints, rows: Ints) -> None:
+    def add(self, tokens: Tokens, candidates: Ints, rows: Ints) -> Ints:
+        """Add positive rows; return the places of those that may be of a chosen query."""
         hashes = tf.strings.to_hash_bucket_strong(tokens, 1 << 62, self._key).numpy()
         near = hashes <= self._bound
         numbers = self._numbering.add(tokens[near])
@@ -118,6 +121,11 @@ class _Chosen:
         self._new.append(np.stack([numbers, candidates[near], rows[near]]))
         if self._most is not None and len(self._numbering) > 2 * self._most:
             self._reduce(self._most)
+        return np.flatnonzero(near)
+
+    def hold(self, rows: Ints, histories: Lists) -> None:
+        """Add the candidates in the histories of rows."""
+        self._held.append(np.stack([rows[histories.owners], histories.values]))
 
     def _reduce(self, most: int) -> None:
         smallest = np.sort(np.argsort(self._hashes, kind="stable")[:most])
@@ -126,18 +134,19 @@ class _Chosen:
         rows = np.concatenate([self._rows, *self._new], axis=1)
         rows[0] = places[rows[0]]
         self._rows, self._new = rows[:, rows[0] >= 0], []
+        held = np.concatenate(self._held, axis=1)
+        self._held = [held[:, np.isin(held[0], self._rows[2])]]
         self._numbering.keep(smallest)
         self._hashes = self._hashes[smallest]
         self._bound = int(self._hashes.max())
 
     def queries(self, positive_rows: int, *, by_user: bool) -> Queries:
-        """Return the queries, in the order of their last rows."""
+        """Return the queries, in the order of their rows."""
         if self._most is not None and len(self._numbering) > self._most:
             self._reduce(self._most)
         owners, candidates, numbers = np.concatenate([self._rows, *self._new], axis=1)
-        last = np.zeros(len(self._numbering), np.int64)
-        np.maximum.at(last, owners, numbers)
-        order = np.argsort(last)
+        rows = _before_the_others(owners, candidates, numbers, np.concatenate(self._held, axis=1))
+        order = np.argsort(rows)
         self._numbering.keep(order)
         places = np.empty_like(order)
         places[order] = np.arange(len(order))
@@ -145,7 +154,7 @@ class _Chosen:
         truths = Lists.of_pairs(owners[known], candidates[known], len(order))
         unknown = np.bincount(owners[~known], minlength=len(order))
         return Queries(
-            rows=last[order],
+            rows=rows[order],
             truths=truths,
             relevant=np.diff(truths.splits) + unknown,
             positive_rows=positive_rows,
@@ -154,9 +163,7 @@ class _Chosen:
         )
 
 
-def before_the_others(
-    files: Sequence[str], read: ReadRows, users: ReadTokens, history: Callable[[tf.Tensor], Lists], queries: Queries
-) -> Queries:
+def _before_the_others(owner: Ints, candidate: Ints, number: Ints, held: Ints) -> Ints:
     """Choose for each user the positive row that precedes the user's others, by what the rows' histories hold.
 
     The history of a later row holds true candidates of earlier ones: as a query, it would be asked for what it shows. A
@@ -164,35 +171,26 @@ def before_the_others(
     new true candidates in its history; of several, the last.
 
     Args:
-      files: TFRecord files of the eval split.
-      read: reads label and candidate of a row.
-      users: reads the user of a row.
-      history: reads the candidates in a row's history.
-      queries: the queries, one per user.
+      owner: user of each positive row, `[n]`.
+      candidate: candidate of each.
+      number: number of each, ascending.
+      held: number of the row, and candidate, of each candidate in a history, `[2, m]`.
+
+    Returns:
+      The number of each user's row.
     """
-    numbering, truths = queries.users or Numbering(), queries.truths
-    known = truths.owners << _BITS | truths.values
-    rows = []  # owner, candidate and number of each row
-    held = []  # each true candidate in a history: the place of its row in `rows`, and the pair of owner and candidate
-    first, count = 0, 0
-    for serialized in _batches(files):
-        labelled, owners = read(serialized), numbering.find(users(serialized))
-        chosen = np.flatnonzero(labelled.positive & (owners >= 0))
-        before = history(tf.gather(serialized, chosen))
-        pairs = owners[chosen][before.owners] << _BITS | before.values
-        true = np.isin(pairs, known)
-        held.append(np.stack([before.owners[true] + count, pairs[true]]))
-        rows.append(np.stack([owners[chosen], labelled.candidates[chosen], first + chosen]))
-        count += len(chosen)
-        first += len(serialized)
-    (owner, candidate, number), (place, pair) = (np.concatenate(parts, axis=1) for parts in (rows, held))
+    held = held[:, np.isin(held[0], number)]
     target = owner << _BITS | np.maximum(candidate, 0)
-    repeated = np.zeros(count, np.bool_)
+    place = np.searchsorted(number, held[0])
+    pair = owner[place] << _BITS | held[1]
+    true = np.isin(pair, target[candidate >= 0])
+    place, pair = place[true], pair[true]
+    repeated = np.zeros(len(number), np.bool_)
     repeated[place[pair == target[place]]] = True
     new = np.isin(pair, target[(candidate >= 0) & ~repeated])
-    order = np.lexsort((-number, np.bincount(place[new], minlength=count), owner))
-    chosen_rows = number[order][np.unique(owner[order], return_index=True)[1]]
-    return queries.with_rows(chosen_rows)
+    order = np.lexsort((-number, np.bincount(place[new], minlength=len(number)), owner))
+    rows: Ints = number[order][np.unique(owner[order], return_index=True)[1]]
+    return rows
 
 
 def seen_in_training(files: Sequence[str], read: ReadRows, users: ReadTokens, queries: Queries) -> Lists:

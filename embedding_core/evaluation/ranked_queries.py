@@ -19,7 +19,6 @@ from embedding_core.evaluation.queries import (
     Labelled,
     Queries,
     ReadRows,
-    before_the_others,
     choose_queries,
     rows_of_queries,
     seen_in_training,
@@ -137,10 +136,9 @@ def rank_queries(
     tokens = candidate_count(inputs.config, towers.feature)
     read = _row_reader(inputs, towers.feature, tokens, positive)
     users = None if protocol.user is None else user_reader(protocol.user, eval_files)
-    queries = choose_queries(eval_files, read, users, most=protocol.queries, seed=seed)
     history = _history_reader(inputs, seen_features(inputs.config, towers), tokens)
-    if users is not None and history is not None:
-        queries = before_the_others(eval_files, read, users, history, queries)
+    shown = None if users is None else history
+    queries = choose_queries(eval_files, read, users, most=protocol.queries, seed=seed, history=shown)
     seen = [_seen_by_users(train_files, read, users, queries)] if protocol.exclude_seen else []
     before = history if protocol.exclude_seen else None
     catalog = candidates_of(models, tokens, read, train_files, counted=counted)
