@@ -4,6 +4,7 @@ import pytest
 
 from embedding_core.errors import ConfigError
 from embedding_core.tasks import Task
+from embedding_core.training.finished_run import RunDescription
 from embedding_core.training_config import EarlyStopping, Negatives, TrainingConfig
 
 
@@ -58,6 +59,20 @@ def test_recorded_by_the_previous_release_is_read():
     assert config.negatives == Negatives(
         feature="item", per_positive=2, distribution="count", candidate_features=("item",)
     )
+
+
+def test_optimizer_of_tables_is_no_setting_of_the_trainer():
+    with pytest.raises(ConfigError, match="table_optimizer"):
+        TrainingConfig.from_mapping({"epochs": 1, "table_optimizer": {"name": "sgd"}})
+
+
+def test_run_that_recorded_an_optimizer_of_tables_is_read(tmp_path):
+    description = RunDescription.load("tests/data/previous_release/model_run")
+    description.save(str(tmp_path))
+    recorded = json.loads((tmp_path / "training.json").read_text())
+    recorded["training"]["table_optimizer"] = {"name": "sgd"}
+    (tmp_path / "training.json").write_text(json.dumps(recorded))
+    assert RunDescription.load(str(tmp_path)) == description
 
 
 def test_unknown_field_is_refused():
