@@ -18,9 +18,7 @@ from embedding_core.health import Health
 class TableHealthSpec(ComponentSpec):
     """Inputs, parameters and outputs of TableHealth."""
 
-    PARAMETERS = parameters(
-        {keys.RULES: str, keys.SEED: int}, optional={keys.DRAWN_FEATURES: str, keys.CODE_FINGERPRINT: str}
-    )
+    PARAMETERS = parameters({keys.RULES: str}, optional={keys.DRAWN_FEATURES: str, keys.CODE_FINGERPRINT: str})
     INPUTS = channels(keys.EMBEDDING_CHECKPOINT, optional=[keys.BASE_CHECKPOINT])
     OUTPUTS = channels(keys.BLESSING)
 
@@ -28,9 +26,9 @@ class TableHealthSpec(ComponentSpec):
 class TableHealth(base_component.BaseComponent):
     """Judges the embedding tables of a model before its push, alone and against those that it started from.
 
-    Metrics of a whole model hardly notice a sick table. This component measures each table: norms, rank, rows that are
-    zero, equal or never trained, and by token how the rows changed since the previous push. EmbeddingPusher takes this
-    blessing in addition to those of Evaluator and QualityGate.
+    Metrics of a whole model hardly notice a sick table. This component measures each table: norms, rows that are zero
+    or equal, columns that are constant, and by token how the rows changed since the previous push. EmbeddingPusher
+    takes this blessing in addition to those of Evaluator and QualityGate.
 
     Component `outputs` contains:
       - `blessing`: Channel of type `standard_artifacts.ModelBlessing`: `health.json` with every figure, and the
@@ -47,7 +45,6 @@ class TableHealth(base_component.BaseComponent):
         base_checkpoint: types.BaseChannel | None = None,
         health: Health | None = None,
         drawn_features: Sequence[str] = (),
-        seed: int = 0,
         code_fingerprint: str | None = None,
     ) -> None:
         """Construct a TableHealth.
@@ -58,7 +55,6 @@ class TableHealth(base_component.BaseComponent):
             CheckpointLoader got them. Without it, only the figures of the tables themselves are measured.
           health: the bounds of the figures; None means `Health()`.
           drawn_features: features whose tokens training also draws, such as negatives.
-          seed: seed of the samples of rows that neighbours are measured on.
           code_fingerprint: digest of the code that runs, so that the cache misses when the code changes.
         """
         spec = spec_with_outputs(
@@ -67,7 +63,6 @@ class TableHealth(base_component.BaseComponent):
             base_checkpoint=base_checkpoint,
             rules=json.dumps((health or Health()).to_mapping(), sort_keys=True),
             drawn_features=json.dumps(list(drawn_features)) if drawn_features else None,
-            seed=seed,
             code_fingerprint=code_fingerprint,
         )
         super().__init__(spec=spec)

@@ -55,7 +55,6 @@ def _measured(execution: Execution, health: Health) -> Iterator[tuple[TableFigur
         now,
         None if base is None else CheckpointTables(base),
         drawn=execution.json(keys.DRAWN_FEATURES) or (),
-        seed=int(execution.properties.get(keys.SEED) or 0),
     )
     for done, figures in enumerate(measured, start=1):
         progress.report("TableHealth", done, len(now.tables), unit="tables", detail=figures.table)

@@ -5,26 +5,23 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from embedding_core.checkpoint.bundle import BundleReader, Rows
+from embedding_core.checkpoint.bundle import BundleReader
 from embedding_core.checkpoint.checkpoint_manifest import BUNDLE, read_manifest
 from embedding_core.checkpoint.remap import checkpoint_vocabularies
 from embedding_core.checkpoint.row_order import aligned
 from embedding_core.checkpoint.row_sources import row_sources
 from embedding_core.config import TableConfig
-from embedding_core.display import shown_token
 from embedding_core.errors import CheckpointError
 from embedding_core.health import Block, Earlier, TableFacts, TableFigures, measure_table
-from embedding_core.optimizers import FTRL, Adagrad, Adam
+from embedding_core.optimizers import FTRL, Adam
 from embedding_core.storage import StrPath
 from embedding_core.vocabulary import Vocabulary
 
 _SLICE_BYTES = 8 << 20  # a slice is computed on in float64, several arrays at a time
-_SHOWN = 10
 
 
 class CheckpointTables:
@@ -54,7 +51,6 @@ def measure_checkpoint(
     base: CheckpointTables | None = None,
     *,
     drawn: Collection[str] = (),
-    seed: int = 0,
     slice_bytes: int = _SLICE_BYTES,
 ) -> Iterator[TableFigures]:
     """Measure every table of a checkpoint; slices of a table are in memory, never a whole table.
@@ -64,14 +60,13 @@ def measure_checkpoint(
       base: the checkpoint that the training started from. A table that it does not have, or has with another dim, is
         measured alone.
       drawn: features whose tokens training also draws.
-      seed: seed of the samples.
       slice_bytes: bytes of a table held in memory at once.
 
     Raises:
       CheckpointError: data of a checkpoint are damaged or missing.
     """
     for name in sorted(now.tables):
-        yield measure_table(_Reader(now, base, name, drawn, slice_bytes), seed=seed)
+        yield measure_table(_Reader(now, base, name, drawn, slice_bytes))
 
 
 class _Reader:
@@ -91,8 +86,6 @@ class _Reader:
         self._slots = tuple(slot.name for slot in self._table.optimizer.slots) if self._table.optimizer else ()
         sources = self._sources()
         self.facts = dataclasses.replace(_facts(now, self._table, drawn), sources=sources)
-        if sources is not None:
-            self.facts = dataclasses.replace(self.facts, **self._expired(sources))
 
     def _sources(self) -> npt.NDArray[np.int64] | None:
         earlier = None if self._base is None else self._base.tables.get(self._table.name)
@@ -102,22 +95,6 @@ class _Reader:
             return row_sources(self._table, earlier, self._now.vocabularies, self._base.vocabularies).rows
         except CheckpointError:  # raw ids on one side: their rows cannot be told apart
             return None
-
-    def _expired(self, sources: npt.NDArray[np.int64]) -> dict[str, Any]:
-        """Return the facts of the tokens that lost their rows; nothing for raw ids."""
-        assert self._base is not None
-        old = self._base.vocabulary_of(self._base.tables[self._table.name])
-        if old is None:
-            return {}
-        gone = np.ones(len(old), np.bool_)
-        gone[sources[(sources >= 0) & (sources < len(old))]] = False
-        new = self._now.vocabulary_of(self._table)
-        private = old.private or (new is not None and new.private)
-        most = np.argsort(np.where(gone, -old.counts, 1), kind="stable")[: min(_SHOWN, int(gone.sum()))]
-        return {
-            "expired_traffic": float(old.counts[gone].sum() / max(1, old.counts.sum())),
-            "expired": tuple(shown_token(old.tokens[int(row)].as_py(), private=private) for row in most),
-        }
 
     def blocks(self) -> Iterator[Block]:
         keys = [self._table.name, *(f"{self._table.name}/{slot}" for slot in self._slots)]
@@ -145,10 +122,6 @@ class _Reader:
                 ),
             )
 
-    def earlier_rows(self) -> Iterator[tuple[int, Rows]]:
-        if self._base is not None and self.facts.sources is not None:
-            yield from self._base.reader.slices(self._table.name, self._slice_bytes)
-
 
 def _facts(now: CheckpointTables, table: TableConfig, drawn: Collection[str]) -> TableFacts:
     vocabulary, optimizer = now.vocabulary_of(table), table.optimizer
@@ -159,17 +132,10 @@ def _facts(now: CheckpointTables, table: TableConfig, drawn: Collection[str]) ->
         rows=table.vocabulary_size,
         dim=table.dim,
         counts=None if vocabulary is None else vocabulary.counts,
-        slot_initials=tuple(slot.initial for slot in optimizer.slots) if optimizer else (),
-        slots_only_grow=tuple(
-            isinstance(optimizer, Adagrad | FTRL) and slot.name == "accumulators" for slot in optimizer.slots
-        )
-        if optimizer
-        else (),
         constant=_initial_constant(table) if constant else None,
         zeros=isinstance(optimizer, FTRL) and optimizer.l1_regularization_strength > 0,
         drawn=not features.isdisjoint(drawn),
         sweeps=isinstance(optimizer, Adam) and not optimizer.lazy_adam,
-        unknown_traffic=None if vocabulary is None else 1.0 - vocabulary.coverage,
     )
 
 

@@ -71,23 +71,18 @@ class TableFigures:
       table: name of the table.
       rows, dim: its shape.
       has_base: whether it was compared with the table of the previous push.
-      traffic: number of token occurrences in this run's data; None if they are not known.
       values: value of each figure by name; a figure that does not apply to the table is left out.
-      curves: "norms" and "norms of the base" (quantiles at 0, 5, ..., 100%), and "variances" of the principal
-        directions as shares, the largest first; those that apply.
+      curves: "norms" and "norms of the base": quantiles at 0, 5, ..., 100%; those that apply.
       examples: by name of a figure, numbers of up to 10 rows that it concerns.
-      expired: up to 10 tokens that lost their rows, as people may see them.
     """
 
     table: str
     rows: int
     dim: int
     has_base: bool
-    traffic: int | None
     values: Mapping[str, float]
     curves: Mapping[str, Sequence[float]]
     examples: Mapping[str, list[int]]
-    expired: tuple[str, ...] = ()
 
     def to_dict(self) -> Json:
         """Return the figures as JSON values, without the examples: these are row numbers, which change."""

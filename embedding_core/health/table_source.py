@@ -54,15 +54,10 @@ class TableFacts:
       counts: [tokens] occurrences of each row's token in the data of this run; None for raw ids. The rows after
         them are out-of-vocabulary rows.
       sources: [rows] number of the row of the previous push that each row continues, or -1; None without one.
-      slot_initials: initial value of each slot; empty without slots.
-      slots_only_grow: per slot whether training never makes its numbers smaller.
       constant: the value of all numbers of an initial row, if the initializer is constant.
       zeros: whether the optimizer may set a row to zero (FTRL with L1).
       drawn: whether training also draws rows that the data of this run need not contain, such as negatives.
       sweeps: whether a step also moves rows that it does not look up (Adam that is not lazy).
-      unknown_traffic: share of the token occurrences whose token has no row; None for raw ids.
-      expired_traffic: share of the previous push's token occurrences whose token has lost its row; None without one.
-      expired: up to 10 of these tokens, the most frequent first, as people may see them.
     """
 
     name: str
@@ -70,15 +65,10 @@ class TableFacts:
     dim: int
     counts: npt.NDArray[np.int64] | None = None
     sources: npt.NDArray[np.int64] | None = None
-    slot_initials: tuple[float, ...] = ()
-    slots_only_grow: tuple[bool, ...] = ()
     constant: float | None = None
     zeros: bool = False
     drawn: bool = False
     sweeps: bool = False
-    unknown_traffic: float | None = None
-    expired_traffic: float | None = None
-    expired: tuple[str, ...] = ()
 
     def counts_of(self, part: slice) -> npt.NDArray[np.int64]:
         """Return the counts of some rows; 0 for rows without a token."""
@@ -96,8 +86,4 @@ class TableReader(Protocol):
 
     def blocks(self) -> Iterator[Block]:
         """Yield all rows in order, with those of the previous push aligned by token."""
-        ...
-
-    def earlier_rows(self) -> Iterator[tuple[int, Rows]]:
-        """Yield (number of the first row, rows) of the previous push in its own order; nothing without one."""
         ...

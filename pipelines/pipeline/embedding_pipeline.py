@@ -186,7 +186,6 @@ def _table_health(config: PipelineConfig, retriever: BaseNode, checkpoint: Seque
         **({"base_checkpoint": checkpoint[0].outputs["result"]} if checkpoint else {}),
         health=config.health,
         drawn_features=component_inputs.drawn_features(config),
-        seed=config.seed,
         code_fingerprint=code_fingerprint(config),
     )
     return [node]

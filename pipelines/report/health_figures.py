@@ -10,9 +10,7 @@ from pipelines.report.run_report import Figures
 
 TRENDS = {
     "norm_median": "median norm of the rows, by table",
-    "move_seen": "median move of this run's tokens, over their norm",
-    "churn": "share of changed nearest neighbours",
-    "misplaced": "share of rows at another token's place",
+    "move_unseen": "median move of the rows of absent tokens, over their norm",
 }
 """The figures that a lineage page draws from run to run, with the titles of the charts."""
 
@@ -35,27 +33,19 @@ def health_rows(health: Figures, bounds: Health) -> list[Figures]:
 
 
 def _bound(figure: str, bounds: Health) -> str:
-    key, bound = bound_of(bounds, figure)
-    return "" if bound is None else f"{'at most' if key.startswith('max_') else 'at least'} {bound:g}"
+    bound = bound_of(bounds, figure)[1]
+    return "" if bound is None else f"at most {bound:g}"
 
 
 def health_charts(health: Figures) -> list[dict[str, str]]:
-    """Draw for each table the quantiles of its rows' norms, beside those of the base, and its directions' variances."""
+    """Draw for each table the quantiles of its rows' norms, beside those of the base."""
     charts = []
     for name, table in health["tables"].items():
-        norms = {key: curve for key, curve in table["curves"].items() if key != "variances"}
-        if any(norms.values()):
-            charts.append(_chart(f"{name}: norm of the rows", norms, 5, "% of the rows"))
-        if table["curves"].get("variances"):
-            shares = {"share of the variance": table["curves"]["variances"]}
-            charts.append(_chart(f"{name}: principal directions", shares, 1, "direction"))
+        curves = {key: table["curves"][key] for key in ("norms", "norms of the base") if key in table["curves"]}
+        if any(curves.values()):
+            points = {key: [(5 * at, value) for at, value in enumerate(curve)] for key, curve in curves.items()}
+            charts.append({"title": f"{name}: norm of the rows", "svg": line_chart(points, x_label="% of the rows")})
     return charts
-
-
-def _chart(title: str, curves: Mapping[str, Sequence[float]], step: int, x_label: str) -> dict[str, str]:
-    start = 0 if step > 1 else 1
-    points = {key: [(start + step * at, value) for at, value in enumerate(curve)] for key, curve in curves.items()}
-    return {"title": title, "svg": line_chart(points, x_label=x_label)}
 
 
 def health_trends(line: Sequence[Mapping[str, Figures]]) -> dict[str, dict[str, list[tuple[float, float]]]]:

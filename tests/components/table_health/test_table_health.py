@@ -61,7 +61,7 @@ def test_healthy_table_is_blessed(tmp_path):
     assert blessing.get_int_custom_property("blessed") == 1
     assert blessing.get_string_custom_property("reason") == ""
     assert health["findings"] == []
-    assert health["tables"]["items"]["values"]["unknown_traffic"] == pytest.approx(10 / 110)
+    assert health["tables"]["items"]["values"]["frozen"] == 0.0
     recorded = json.loads(blessing.get_string_custom_property("health"))
     assert recorded["tables"]["items"] == pytest.approx(health["tables"]["items"]["values"])
     assert os.path.isfile(f"{blessing.uri}.lineage.json")

@@ -38,7 +38,7 @@ def test_cold_start_is_measured_alone(chain):
     (item, user) = measure_checkpoint(tables(chain[1][0]))
     assert (item.table, user.table) == ("item", "user")
     assert not item.has_base
-    assert not {"frozen", "churn", "new_traffic"} & item.values.keys()
+    assert not {"frozen", "strayed", "move_unseen"} & item.values.keys()
     assert not judge_table(item, Health(), str)
 
 
@@ -80,7 +80,7 @@ def test_rows_are_compared_by_token(chain):
     same = np.mean([a == b for a, b in zip(*tokens, strict=False)])
     assert same < 0.5
     (item, _) = measure_checkpoint(now, base)
-    assert item.values["misplaced"] < 0.3
+    assert item.values["strayed"] == item.values["frozen"] == 0.0
 
 
 def test_damaged_checkpoint_is_an_error(tmp_path):

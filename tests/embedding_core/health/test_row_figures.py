@@ -18,9 +18,8 @@ class Table:
 
     def __init__(self, rows, before=None, *, slots=SLOTS, slots_before=SLOTS, sources=None, size=33, **facts):
         sources = np.arange(len(rows)) if before is not None and sources is None else sources
-        given = {"slot_initials": (0.1,), "slots_only_grow": (True,)} if slots is not None else {}
         self.facts = TableFacts(
-            name="items", rows=len(rows), dim=rows.shape[1], sources=sources, **{"counts": COUNTS, **given, **facts}
+            name="items", rows=len(rows), dim=rows.shape[1], sources=sources, **{"counts": COUNTS, **facts}
         )
         self.rows, self.before, self.slots, self.slots_before, self.size = rows, before, slots, slots_before, size
 
@@ -33,11 +32,6 @@ class Table:
                 old = () if self.slots_before is None else (self.slots_before[sources],)
                 earlier = Earlier(known=sources >= 0, rows=self.before[sources], slots=old)
             yield Block(start=start, rows=self.rows[part], slots=slots, earlier=earlier)
-
-    def earlier_rows(self):
-        if self.before is not None:
-            for start in range(0, len(self.before), self.size):
-                yield start, self.before[start : start + self.size]
 
 
 def measured(rows, before=None, **facts):
@@ -55,26 +49,20 @@ def test_figures_of_the_table_itself(size):
     values = measured(ROWS, size=size).values
     norms = np.linalg.norm(ROWS.astype(np.float64), axis=1)
     assert values["norm_median"] == pytest.approx(np.median(norms))
-    assert values["norm_p99"] == pytest.approx(np.percentile(norms, 99))
     assert values["norm_spread"] == pytest.approx(norms.max() / np.median(norms))
-    shares = np.linalg.svd(ROWS - ROWS.mean(0), compute_uv=False).astype(np.float64) ** 2
-    shares /= shares.sum()
-    assert values["effective_rank"] == pytest.approx(np.exp(-(shares * np.log(shares)).sum()), rel=1e-5)
     units = (np.square(ROWS.mean(0)).sum() / np.square(ROWS).sum(1).mean()).item()
     assert values["common_direction"] == pytest.approx(units, rel=1e-4)
-    zeros = ("nonfinite", "zero", "untrained", "duplicated", "constant_columns")
+    zeros = ("zero", "duplicated", "constant_columns")
     assert {name: values[name] for name in zeros} == dict.fromkeys(zeros, 0.0)
 
 
-def test_rows_that_are_zero_equal_not_finite_or_untrained():
+def test_rows_that_are_zero_or_equal():
     rows = changed(changed(changed(ROWS, [3, 4], 0.0), [7, 8, 9], ROWS[0]), 11, np.nan)
-    figures = measured(rows, slots=changed(SLOTS, [20, 40], np.float32(0.1)))
+    figures = measured(rows)
     assert figures.values["zero"] == 2 / 199
     assert set(figures.examples["zero"]) == {3, 4}
     assert figures.values["duplicated"] == 4 / 197
     assert set(figures.examples["duplicated"]) == {0, 7, 8, 9}
-    assert figures.values["nonfinite"] == 1 / 200
-    assert figures.values["untrained"] == COUNTS[[20, 40]].sum() / COUNTS.sum()
 
 
 def test_rows_of_a_constant_initializer_are_neither_zero_nor_duplicates():
@@ -89,8 +77,6 @@ def test_ftrl_with_l1_may_have_zeros():
 def test_columns_and_directions_that_say_nothing():
     figures = measured(changed(ROWS, (slice(None), [1, 4]), 0.5)).values
     assert figures["constant_columns"] == 2
-    line = np.outer(ROWS[:, 0], np.ones(6, np.float32))
-    assert measured(line).values["effective_rank"] == pytest.approx(1.0)
     assert measured(1 + 0.01 * ROWS).values["common_direction"] > 0.99
 
 
@@ -133,49 +119,17 @@ def test_frozen_rows_count_once_each():
     assert measured(rows, ROWS).values["frozen_rows"] == seen[:20].sum() / seen.sum()
 
 
-def test_rows_or_slots_that_are_not_finite():
-    values = measured(changed(ROWS, 3, np.nan), slots=changed(SLOTS, [5, 6], np.inf))
-    assert values.values["nonfinite"] == 3 / 200
-    assert set(values.examples["nonfinite"]) == {3, 5, 6}
-
-
-@pytest.mark.parametrize("dim", [1, 2, 6])
-def test_small_rows_of_few_columns_may_turn(dim):
-    chance = np.random.default_rng(1)
-    before, moves = chance.normal(size=(2, 2000, dim)).astype(np.float32)
-    given = {"slots": None, "slots_before": None, "counts": None}
-    assert measured(before + 0.7 * moves, before, **given).values["flipped"] < 0.1
-    assert measured(-before, before, **given).values["flipped"] == 1.0
-
-
-def test_figures_name_the_rows_that_moved_furthest_and_those_with_other_neighbours():
+def test_figures_name_the_rows_that_moved_furthest():
     rows = changed(ROWS * 1.01, 4, -ROWS[4])
-    examples = measured(rows, ROWS, counts=np.ones(200, np.int64)).examples
-    assert examples["move_seen"][0] == examples["churn"][0] == 4
-
-
-def test_accumulators_that_shrank_or_start_again():
-    values = measured(ROWS, ROWS, slots=changed(SLOTS, slice(0, 30), np.float32(0.1))).values
-    assert values["older"] == values["reset"] == 30 / 200
-
-
-def test_rows_that_turned_grew_or_shrank():
-    rows = changed(changed(changed(ROWS, slice(0, 30), -ROWS[:30]), slice(30, 40), 9 * ROWS[30:40]), 40, ROWS[40] / 9)
-    values = measured(rows, ROWS).values
-    assert (values["flipped"], values["grown"], values["shrunk"]) == (30 / 200, 10 / 200, 1 / 200)
-    norms = np.linalg.norm(rows.astype(np.float64), axis=1).max(), np.linalg.norm(ROWS, axis=1).max()
-    assert values["norm_growth"] == pytest.approx(norms[0] / norms[1])
-    half = measured(ROWS / 2, ROWS).values
-    assert half["spread_change"] == pytest.approx(0.5)
-    assert half["rank_change"] == pytest.approx(1.0)
+    counts = changed(COUNTS, slice(0, 50), 0)
+    assert measured(rows, ROWS, counts=counts).examples["move_unseen"][0] == 4
 
 
 def test_moves_are_by_token_and_over_the_norm():
     """The base has the rows in the opposite order, and lacks the first ten tokens."""
     sources = np.where(np.arange(200) < 10, -1, 199 - np.arange(200))
     values = measured(ROWS * 1.2, ROWS[::-1].copy(), sources=sources, slots=None, slots_before=None).values
-    assert values["move_seen"] == pytest.approx(0.2, rel=1e-5)
-    assert values["new_traffic"] == COUNTS[:10].sum() / COUNTS.sum()
+    assert values["move_unseen"] == pytest.approx(0.2, rel=1e-5)
     assert values["frozen"] == 0.0
 
 
@@ -188,17 +142,15 @@ def test_figures_do_not_depend_on_the_blocks():
 
 def test_raw_ids_have_no_figures_of_traffic():
     values = measured(ROWS * 1.1, ROWS, counts=None).values
-    assert not {"frozen", "new_traffic", "move_seen"} & values.keys()
+    assert not {"frozen", "move_unseen"} & values.keys()
     assert values["strayed"] == 1.0
 
 
 def test_norm_beyond_float32_still_counts():
-    values = measured(changed(ROWS, 0, np.finfo(np.float32).max), ROWS).values
-    assert values["norm_spread"] > 1e30
-    assert values["norm_growth"] > 1e30
+    assert measured(changed(ROWS, 0, np.finfo(np.float32).max), ROWS).values["norm_spread"] > 1e30
 
 
 def test_table_of_one_row():
     values = measured(ROWS[:1], ROWS[:1], counts=COUNTS[:1], slots=SLOTS[:1], slots_before=SLOTS[:1]).values
     assert values["norm_median"] == pytest.approx(np.linalg.norm(ROWS[0]))
-    assert "effective_rank" not in values
+    assert "constant_columns" not in values
