@@ -68,7 +68,8 @@ def run_and_measure(config_file: str) -> Figures:
 
     run_local.ReportingDagRunner = Measured  # type: ignore[misc]
     started = time.monotonic()
-    report = run_local.run(load_config(config_file))
+    _, report = run_local.run(load_config(config_file))
+    assert report is not None
     mark(REPORT)
     nodes: dict[str, Figures] = {}
     before = 0.0, started
@@ -79,7 +80,7 @@ def run_and_measure(config_file: str) -> Figures:
         node["peak_mb"] = max(node["peak_mb"], peak)
         before = cpu, wall
     (auc,) = [row["value"] for row in report.evaluation if row["metric"] == "AUC"]
-    return {"nodes": nodes, "auc": auc, "pushed": report.push["pushed"]}
+    return {"nodes": nodes, "auc": auc, "pushed": report.push.pushed}
 
 
 def _cpu() -> float:

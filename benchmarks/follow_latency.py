@@ -110,11 +110,11 @@ def measure(spans: Sequence[Span], folder: pathlib.Path, seconds: float, overrid
     writer.start()
     latencies: list[float] = []
     known = trained_spans(config).files.keys()
-    for report in follow(config):
-        if not report.push["pushed"]:
-            print(f"nothing was pushed: {report.push['reason']}", flush=True)
+    for result, _ in follow(config):
+        if not result.pushed:
+            print(f"nothing was pushed: {result.reason}", flush=True)
             continue
-        model = tf.saved_model.load(os.path.join(config.push_destination, str(report.push["version"])))
+        model = tf.saved_model.load(os.path.join(config.push_destination, result.version))
         model.signatures["serving_default"](examples=tf.constant([b""])[:0])
         answered = time.monotonic()
         trained = trained_spans(config).files.keys()

@@ -52,7 +52,8 @@ def run(config_file: str) -> None:
     from pipelines.config import load_config
     from pipelines.local.run_local import run as run_local
 
-    report = run_local(load_config(config_file))
+    _, report = run_local(load_config(config_file))
+    assert report is not None
     print(json.dumps({one["scorer"]: one["metrics"]["AUC"] for one in report.quality}))
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pipelines.config import PipelineConfig
-    from pipelines.report.run_report import Figures
 
 Again = Annotated[
     bool,
@@ -49,10 +48,10 @@ def run(config: Config, overrides: Override = None, again: Again = False, profil
             from pipelines.local import run_local
 
         changed = [one.partition("=")[0].strip() for one in overrides or ()]
-        report = run_local.run(checked, again=again, changed=changed, profile=profile)
+        result, _ = run_local.run(checked, again=again, changed=changed, profile=profile)
     except KeyboardInterrupt:
         raise typer.Exit(_stopped()) from None
-    if not report.push["pushed"]:
+    if not result.pushed:
         raise typer.Exit(NOTHING_PUSHED)
 
 
@@ -82,14 +81,14 @@ def follow(
             load_tensorflow()
             from pipelines.local import following
 
-        push: Figures = {"pushed": True}
-        for report in following.follow(checked, until_idle=until_idle, runs=runs):
-            push = report.push
-            outcome = f"pushed {report.pushed_as}" if push["pushed"] else f"pushed nothing: {push['reason']}"
-            echo(f"{outcome} (the nodes took {report.took})")
+        pushed = True
+        for result, report in following.follow(checked, until_idle=until_idle, runs=runs):
+            pushed = result.pushed
+            outcome = f"pushed {result.pushed_as}" if pushed else f"pushed nothing: {result.reason}"
+            echo(outcome if report is None else f"{outcome} (the nodes took {report.took})")
     except KeyboardInterrupt:
         raise typer.Exit(_stopped()) from None
-    if not push["pushed"]:
+    if not pushed:
         raise typer.Exit(NOTHING_PUSHED)
 
 

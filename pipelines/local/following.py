@@ -35,14 +35,16 @@ from pipelines.previous.next_spans import (
     span_order,
     trained_spans,
 )
-from pipelines.report.run_report import Report
+from pipelines.report.run_report import Report, RunResult
 
 _NAMED = 5
 """How many copied spans are named one by one."""
 
 
-def follow(config: PipelineConfig, *, until_idle: bool = False, runs: int | None = None) -> Iterator[Report]:
-    """Run the pipeline on spans as they arrive, and yield the report of each run.
+def follow(
+    config: PipelineConfig, *, until_idle: bool = False, runs: int | None = None
+) -> Iterator[tuple[RunResult, Report | None]]:
+    """Run the pipeline on spans as they arrive, and yield what each run did, and its report; see `run_local.run`.
 
     Args:
       config: the configuration; `follow` in it says how.
@@ -71,7 +73,7 @@ def follow(config: PipelineConfig, *, until_idle: bool = False, runs: int | None
         if trained != before:  # meanwhile, another command pushed or rolled back
             continue
         try:
-            report = _run(config, chosen, arrived, trained)
+            result = _run(config, chosen, arrived, trained)
         except InUseError as error:
             waits_since = _wait_for_lock(config, error, waits_since)
             continue
@@ -86,10 +88,12 @@ def follow(config: PipelineConfig, *, until_idle: bool = False, runs: int | None
         with contextlib.suppress(InUseError):  # what is old after this run is also old after the next one
             _remove_old_runs(config, trained)
         refused = chosen if trained.model_run == before.model_run else ()
-        yield report
+        yield result
 
 
-def _run(config: PipelineConfig, chosen: tuple[Span, ...], arrived: Arrived, trained: Trained) -> Report:
+def _run(
+    config: PipelineConfig, chosen: tuple[Span, ...], arrived: Arrived, trained: Trained
+) -> tuple[RunResult, Report | None]:
     """Run the pipeline on some spans."""
     spans = config.data.spans or Spans()
     numbers = [span_order(one) for one in chosen]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import traceback
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -35,9 +36,9 @@ from pipelines.pipeline.run_target import local_target
 from pipelines.previous.find_previous_run import find_previous_run
 from pipelines.report.html_report import save_report
 from pipelines.report.node_run import NodeRun
-from pipelines.report.run_figures import collect_report
-from pipelines.report.run_report import Report
-from pipelines.report.screen_report import print_report
+from pipelines.report.run_figures import collect_report, read_result
+from pipelines.report.run_report import Report, RunResult
+from pipelines.report.screen_report import print_outcome, print_report
 
 Stage: TypeAlias = Callable[[str], contextlib.AbstractContextManager[object]]
 """Makes the context that a stage of the run is measured in."""
@@ -52,7 +53,7 @@ def run(
     profile: bool = False,
     keep_transform: bool = False,
     printed: bool = True,
-) -> Report:
+) -> tuple[RunResult, Report | None]:
     """Run the pipeline, write its report into the work_dir, and print it.
 
     The report of this run is in `report/`; the reports of all versions and of all refused runs are in `reports/`.
@@ -68,17 +69,22 @@ def run(
       printed: whether the report is also printed.
 
     Returns:
-      The figures of the run.
+      What the run did, and its figures; None if these could not be read or written. That changes nothing of what the
+      run did: the screen says why in one line, and the log has the traceback.
 
     Raises:
       EmbeddingError: the input of the user is wrong, or another run uses the work_dir.
       Exception: any other error of a component.
     """
     with storage_errors_as_one(config):
-        report, saved = _run(config, again, changed, console, RunProfile() if profile else None, keep_transform)
-    if printed:
-        print_report(report, saved)
-    return report
+        result, report = _run(config, again, changed, console, RunProfile() if profile else None, keep_transform)
+    if not printed:
+        return result, report
+    if report is None:
+        print_outcome(result)
+    else:
+        print_report(report, os.path.join(config.work_dir, "report", "report.html"))
+    return result, report
 
 
 def _run(
@@ -88,7 +94,7 @@ def _run(
     console: Console | None,
     profile: RunProfile | None,
     keep_transform: bool,
-) -> tuple[Report, str]:
+) -> tuple[RunResult, Report | None]:
     stage: Stage = contextlib.nullcontext if profile is None else profile.stage
     check_file_systems(config)
     data_files(config.data)  # a missing file is an error before anything is written
@@ -111,12 +117,23 @@ def _run(
         for note in previous.notes:
             display.say(note)
         nodes, pushed = _run_until_served(config, previous, display, stage, again=again)
-        with stage("report and baselines"):
-            report = collect_report(config, nodes, pushed, changed, os.path.join(config.work_dir, REPORTS))
-        used = () if profile is None else [dataclasses.asdict(one) for one in profile.stages]
-        report = dataclasses.replace(report, notes=_notes(previous, nodes, report), profile=used)
-        saved = save_report(report, os.path.join(config.work_dir, "report"), os.path.join(config.work_dir, REPORTS))
-    return report, saved
+        result = read_result(open_store(config.metadata_path), nodes, pushed)
+        notes, reports = _notes(previous, nodes, result), os.path.join(config.work_dir, REPORTS)
+        try:
+            with stage("report and baselines"):
+                report = collect_report(config, nodes, pushed, result, changed, reports)
+            used = () if profile is None else [dataclasses.asdict(stage) for stage in profile.stages]
+            report = dataclasses.replace(report, notes=notes, profile=used)
+            save_report(report, os.path.join(config.work_dir, "report"), reports)
+        except Exception as error:  # whatever it is, it does not change what the run did
+            traceback.print_exc()  # into the log
+            display.say(f"warning: the report of this run could not be made: {type(error).__name__}: {_line_of(error)}")
+            return result, None
+    return result, report
+
+
+def _line_of(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _found_by_workers(config: PipelineConfig) -> contextlib.AbstractContextManager[None]:
@@ -144,12 +161,12 @@ def _tidy(config: PipelineConfig, say: Say) -> None:
         )
 
 
-def _notes(previous: PreviousRun, nodes: Sequence[NodeRun], report: Report) -> list[str]:
+def _notes(previous: PreviousRun, nodes: Sequence[NodeRun], result: RunResult) -> list[str]:
     """Return notes on what the run started from, and a note if a previous run had already done all the work."""
     done = previous.repeats is not None and all(node.state == "cached" for node in nodes)
-    if not done or not report.push["pushed"]:
+    if not done or not result.pushed:
         return list(previous.notes)
-    return [*previous.notes, f"{previous.repeats}; nothing was left to do; version {report.push['version']} is served."]
+    return [*previous.notes, f"{previous.repeats}; nothing was left to do; version {result.version} is served."]
 
 
 def _run_until_served(

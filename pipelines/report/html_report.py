@@ -54,12 +54,11 @@ def save_report(report: Report, folder: str, reports: str | None = None) -> str:
 
 def _kept_in(report: Report, reports: str) -> str | None:
     """Return the folder for the copy; None if the folder already has the report of the run that pushed the version."""
-    pushed, moment = report.push["pushed"], report.finished.replace(":", "").replace("-", "")
-    if not pushed:  # two runs may end in one second, or in one hour that a clock shows twice
+    moment = report.finished.replace(":", "").replace("-", "")
+    if not report.push.pushed:  # two runs may end in one second, or in one hour that a clock shows twice
         return free_name(os.path.join(reports, f"refused-{moment}"))
-    folder = os.path.join(reports, str(report.push["version"]))
-    made_here = any(node["node"] == "EmbeddingPusher" and node["state"] == "executed" for node in report.nodes)
-    return folder if made_here or not os.path.exists(os.path.join(folder, "report.json")) else None
+    folder = os.path.join(reports, report.push.version)
+    return folder if not report.push.from_cache or not os.path.exists(os.path.join(folder, "report.json")) else None
 
 
 def _write(path: str, text: str) -> None:

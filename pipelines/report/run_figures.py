@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ from pipelines.report.evaluation_results import (
 from pipelines.report.example_request import request_text
 from pipelines.report.gate_figures import figures_of_gate, output_of, recall_curves, retrieval_note
 from pipelines.report.node_run import NodeRun
-from pipelines.report.run_report import HIGHER_IS_BETTER, METRICS, Figures, Report
+from pipelines.report.run_report import HIGHER_IS_BETTER, METRICS, Figures, Report, RunResult
 
 _MOST_FREQUENT = 5
 _MADE_IN_THIS_RUN = "made in this run"
@@ -49,6 +50,7 @@ def collect_report(
     config: PipelineConfig,
     runs: Sequence[NodeRun],
     pushed: int,
+    result: RunResult,
     changed: Sequence[str] = (),
     reports: str | None = None,
 ) -> Report:
@@ -60,6 +62,7 @@ def collect_report(
       config: configuration of the pipeline.
       runs: the node runs, the pusher's last.
       pushed: id of the PushedModel of the version that is served, or of this run if its model was refused.
+      result: what the run did; see `read_result`.
       changed: dotted keys of the settings that `--set` changed.
       reports: folder of the reports of previous runs, by version; if None, the baselines are always measured.
     """
@@ -71,7 +74,7 @@ def collect_report(
     run = RunDescription.load(by_type["ModelRun"].uri)
     graph, tokens = by_type["TransformGraph"].uri, by_type["components.Vocabularies"].uri
     history = read_json(os.path.join(by_type["ModelRun"].uri, "history.json"))
-    compared = known_quality(reports, runs, pushed_name(lineage[pushed].facts))
+    compared = known_quality(reports, runs, result.version)
     if compared is None:
         scores, rows = compare_with_baselines(
             inputs_of_run(run, tokens, transform_graph=graph),
@@ -93,8 +96,11 @@ def collect_report(
         seconds=sum(run.seconds for run in runs),
         seconds_with_cache=sum(node["made_in"] for node in nodes),
         nodes=nodes,
-        push=_push(
-            lineage[pushed], missed_thresholds(evaluation), lambda folder: request_text(folder, run, tokens, graph)
+        push=dataclasses.replace(
+            result,
+            query=_note_of_delta(lineage[pushed].facts) + request_text(result.destination, run, tokens, graph)
+            if result.pushed
+            else "",
         ),
         **compared,
         evaluation=[*judged_metrics(config, evaluation, quality), *_other_figures(shadow, history, run.step)],
@@ -122,7 +128,31 @@ def collect_report(
     )
 
 
-def pushed_name(facts: Mapping[str, Any]) -> str:
+def read_result(store: MetadataStore, runs: Sequence[NodeRun], pushed: int) -> RunResult:
+    """Read what a run did from the PushedModel that its pusher, or a previous one, recorded.
+
+    Args:
+      store: the metadata.
+      runs: the node runs, the pusher's last.
+      pushed: id of the PushedModel of the version that is served, or of this run if its model was refused.
+    """
+    facts, from_cache = read_node(store, pushed).facts, runs[-1].state == "cached"
+    destination = str(facts.get("pushed_destination", ""))
+    if not facts.get("pushed"):
+        missed = missed_thresholds(output_of(store, runs, "Evaluator", "ModelEvaluation"))
+        reason = " ".join([str(facts.get("reason", "")), *missed]).strip()
+        return RunResult(pushed=False, from_cache=from_cache, destination=destination, reason=reason)
+    return RunResult(
+        pushed=True,
+        from_cache=from_cache,
+        version=_pushed_name(facts),
+        destination=destination,
+        form=_form_of(facts),
+        full_push=str(facts.get("full_push", "")),
+    )
+
+
+def _pushed_name(facts: Mapping[str, Any]) -> str:
     """Return the number of a pushed version, with that of the delta if one was pushed; "" if nothing was pushed."""
     delta = int(facts.get("pushed_delta") or 0)
     return f"{facts.get('pushed_version', '')}{f'-delta-{delta}' if delta else ''}"
@@ -229,21 +259,6 @@ def _node(store: MetadataStore, run: NodeRun) -> Figures:
         made_in = max((one.seconds or 0.0 for one in producers if one is not None), default=0.0)
     known = {"node": run.node, "state": run.state, "seconds": run.seconds, "execution": run.execution}
     return {**known, "made_in": made_in}
-
-
-def _push(node: Node, missed: Sequence[str], request: Callable[[str], str]) -> Figures:
-    pushed = bool(node.facts.get("pushed"))
-    reason = " ".join([str(node.facts.get("reason", "")), *([] if pushed else missed)])
-    destination = str(node.facts.get("pushed_destination", ""))
-    return {
-        "pushed": pushed,
-        "version": pushed_name(node.facts),
-        "destination": destination,
-        "reason": reason.strip(),
-        "form": _form_of(node.facts) if pushed else "",
-        "full_push": str(node.facts.get("full_push", "")),
-        "query": _note_of_delta(node.facts) + request(destination) if pushed else "",
-    }
 
 
 def _form_of(facts: Mapping[str, Any]) -> str:

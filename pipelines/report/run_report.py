@@ -19,6 +19,48 @@ Figures: TypeAlias = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What a run did: the exit code, the screen and the report say it from here. A run that fails raises instead.
+
+    Attributes:
+      pushed: whether a version of the run's model is served; if not, the model was refused.
+      from_cache: whether a previous run had pushed or refused the model already.
+      version: the version, with the number of its delta if one was pushed; "" if the model was refused.
+      destination: folder of the version.
+      reason: why the model was refused: a sentence for each gate, and for each threshold that was missed.
+      form: "delta" or "whole version" if the model takes deltas.
+      full_push: why no delta was pushed, if the model takes deltas.
+      query: lines of Python that send the version a request; only in a report.
+    """
+
+    pushed: bool
+    from_cache: bool = False
+    version: str = ""
+    destination: str = ""
+    reason: str = ""
+    form: str = ""
+    full_push: str = ""
+    query: str = ""
+
+    @property
+    def pushed_as(self) -> str:
+        """The version that was pushed, in words; if the model takes deltas, whether it is one, or why it is not."""
+        version = f"version {self.version}"
+        if self.form == "delta":
+            return f"{version}, a delta,"
+        return f"{version}, a whole version ({self.full_push.removesuffix('.')})," if self.form else version
+
+    @property
+    def outcome(self) -> str:
+        """One sentence for the screen."""
+        if not self.pushed:
+            return f"nothing was pushed: {self.reason}"
+        if self.from_cache:
+            return f"version {self.version} is already served; nothing new was trained or pushed: {self.destination}"
+        return f"pushed {self.pushed_as} to {self.destination}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
     """The figures of one run, as `report.json` holds them.
 
@@ -28,8 +70,7 @@ class Report:
       seconds: wall time of all nodes.
       seconds_with_cache: `seconds`, with the time that cached outputs once took instead of the time of a cache hit.
       nodes: per node its name, state, seconds, execution id, and `made_in`: the seconds that its outputs once took.
-      push: `pushed`, `version`, `destination`, `reason`, and `query`, lines of Python that send the version a request;
-        if the model takes deltas, `form`, "delta" or "whole version", and `full_push`, why no delta was pushed.
+      push: what the run did.
       metric_names: the metrics of `quality`.
       quality: per scorer (the model first, then the baselines) its metrics on the eval split.
       eval_rows: number of rows of the eval split that `quality` was measured on.
@@ -69,7 +110,7 @@ class Report:
     seconds: float
     seconds_with_cache: float = 0.0
     nodes: Sequence[Figures]
-    push: Figures
+    push: RunResult
     metric_names: Sequence[str] = METRICS
     quality: Sequence[Figures]
     eval_rows: int
@@ -107,14 +148,6 @@ class Report:
     def has_repeats(self) -> bool:
         """Whether true candidates were left out of rankings because they were seen."""
         return any("nothing_left_out" in row for row in self.evaluation)
-
-    @property
-    def pushed_as(self) -> str:
-        """The version that was pushed, in words; if the model takes deltas, whether it is one, or why it is not."""
-        version, form = f"version {self.push['version']}", self.push.get("form")
-        if form == "delta":
-            return f"{version}, a delta,"
-        return f"{version}, a whole version ({self.push['full_push'].removesuffix('.')})," if form else version
 
     @property
     def took(self) -> str:

@@ -11,7 +11,7 @@ from pipelines.console.plain_table import print_table
 from pipelines.console.terminal import PLAIN, SafeConsole
 from pipelines.report.html_report import figure_text, parity_line
 from pipelines.report.profile_table import profile_rows
-from pipelines.report.run_report import Figures, Report
+from pipelines.report.run_report import Figures, Report, RunResult
 
 
 def print_report(report: Report, html: str, console: Console | None = None) -> None:
@@ -43,23 +43,16 @@ def print_report(report: Report, html: str, console: Console | None = None) -> N
         console.print(parity_line(report), **PLAIN)
     print_table(console, "time and memory", profile_rows(report))
     console.print(f"the nodes took {report.took}", **PLAIN)
-    _print_outcome(console, report)
+    print_outcome(report.push, console)
     console.print(f"report: {html}", **PLAIN)
 
 
-def _print_outcome(console: Console, report: Report) -> None:
-    if report.push["pushed"]:
-        console.print(_pushed(report), **PLAIN)
-        console.print(report.push["query"], **PLAIN)
-    else:
-        console.print(f"nothing was pushed: {report.push['reason']}", style="red", **PLAIN)
-
-
-def _pushed(report: Report) -> str:
-    version, destination = report.push["version"], report.push["destination"]
-    if any(node["node"] == "EmbeddingPusher" and node["state"] == "cached" for node in report.nodes):
-        return f"version {version} is already served; nothing new was trained or pushed: {destination}"
-    return f"pushed {report.pushed_as} to {destination}"
+def print_outcome(result: RunResult, console: Console | None = None) -> None:
+    """Print whether a run pushed a version, which, or why not; to standard output by default."""
+    console = console or SafeConsole(highlight=False)
+    console.print(result.outcome, style=None if result.pushed else "red", **PLAIN)
+    if result.query:
+        console.print(result.query, **PLAIN)
 
 
 def _quality_rows(report: Report) -> list[dict[str, str]]:

@@ -17,13 +17,13 @@ def followed(folder):
     from pipelines.local.following import follow
 
     config = load_config(folder / "my.yaml", DELTAS)
-    reports = list(follow(config, until_idle=True))
+    reports = [report for _, report in follow(config, until_idle=True)]
     for report in reports:
-        is_delta = "-delta-" in report.push["version"]
-        assert ("serve-delta" in report.push["query"]) == is_delta
-        assert report.push["form"] == ("delta" if is_delta else "whole version")
-        assert (report.push["full_push"] == "") == is_delta
-    return [report.push["version"] for report in reports]
+        is_delta = "-delta-" in report.push.version
+        assert ("serve-delta" in report.push.query) == is_delta
+        assert report.push.form == ("delta" if is_delta else "whole version")
+        assert (report.push.full_push == "") == is_delta
+    return [report.push.version for report in reports]
 
 
 def test_each_span_is_pushed_as_a_delta(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ version, and push versions again.
 """
 
 import csv
+import dataclasses
 import gzip
 import io
 import itertools
@@ -59,19 +60,19 @@ def runs(tmp_path_factory, temporary_folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(temporary_folder))
         patch.setenv("TMPDIR", str(temporary_folder))
-        return [run(load_config(TAXI, [*given, *more])) for more in ([], [], ["vocabularies.company.min_count=5"])]
+        return [run(load_config(TAXI, [*given, *more]))[1] for more in ([], [], ["vocabularies.company.min_count=5"])]
 
 
 @pytest.fixture(scope="session")
 def store(runs):
     from pipelines.lineage.graph import open_store
 
-    return open_store(Path(runs[0].push["destination"]).parents[1] / "metadata.sqlite")
+    return open_store(Path(runs[0].push.destination).parents[1] / "metadata.sqlite")
 
 
 def test_first_run_executes_every_node_and_pushes(runs):
     assert set(states(runs[0]).values()) == {"executed"}
-    assert runs[0].push["pushed"]
+    assert runs[0].push.pushed
 
 
 def test_model_is_at_or_above_the_logistic_regression(runs):
@@ -88,13 +89,13 @@ def test_pushed_version_equals_training(runs):
 
 def test_unchanged_run_comes_from_the_cache_and_pushes_nothing_new(runs):
     assert set(states(runs[1]).values()) == {"cached"}
-    assert runs[1].push == runs[0].push
+    assert runs[1].push == dataclasses.replace(runs[0].push, from_cache=True)
 
 
 def test_changed_threshold_runs_only_what_depends_on_it(runs):
     executed = {node for node, state in states(runs[2]).items() if state == "executed"}
     assert executed == NODES_AFTER_VOCABULARIES
-    assert int(runs[2].push["version"]) > int(runs[0].push["version"])
+    assert int(runs[2].push.version) > int(runs[0].push.version)
 
 
 def figures(evaluation_uri):
@@ -122,7 +123,7 @@ def test_figures_of_the_demo_are_those_of_tfxs_evaluator(runs, tmp_path):
 
     made = {}
     for key, cls in (("examples", "Examples"), ("model", "Model"), ("evaluation", "ModelEvaluation")):
-        folders = Path(runs[0].push["destination"]).parents[1].glob(f"artifacts/*/{key}/*/")
+        folders = Path(runs[0].push.destination).parents[1].glob(f"artifacts/*/{key}/*/")
         made[key] = getattr(standard_artifacts, cls)()
         made[key].uri = str(max((one for one in folders if one.is_dir()), key=lambda one: int(one.name)))
     made["examples"].split_names = '["train", "eval"]'
@@ -147,7 +148,7 @@ def test_figures_of_the_demo_are_those_of_tfxs_evaluator(runs, tmp_path):
 
 
 def test_report_on_disk_holds_the_same_figures(runs):
-    folder = Path(runs[0].push["destination"]).parents[1] / "report"
+    folder = Path(runs[0].push.destination).parents[1] / "report"
     saved = json.loads((folder / "report.json").read_text())
     assert saved["quality"] == [dict(row) for row in runs[2].quality]
     html = (folder / "report.html").read_text()
@@ -165,7 +166,7 @@ def answers(program, folder):
 
 
 def test_request_of_the_report_runs_as_it_stands(runs, tmp_path):
-    probabilities = answers(runs[0].push["query"], tmp_path)
+    probabilities = answers(runs[0].push.query, tmp_path)
     assert len(probabilities) == 2
     assert all(0 < value < 1 for value in probabilities)
 
@@ -173,7 +174,7 @@ def test_request_of_the_report_runs_as_it_stands(runs, tmp_path):
 def test_request_of_the_readme_runs_as_it_stands(runs):
     blocks = re.findall(r"```python\n(.*?)```", (TAXI.parents[2] / "README.md").read_text(), re.DOTALL)
     (program,) = [block for block in blocks if 'signatures["raw"]' in block]
-    work_dir = Path(runs[0].push["destination"]).parents[1]
+    work_dir = Path(runs[0].push.destination).parents[1]
     (probability,) = answers(program.replace("runs/taxi", str(work_dir)), work_dir)
     assert 0 < probability < 1
 
@@ -229,10 +230,10 @@ def test_report_of_a_run_from_the_cache_says_what_it_once_took(runs, store):
 def test_every_version_keeps_its_report_and_two_are_compared(runs, capsys):
     from pipelines.commands import cli
 
-    work_dir = Path(runs[0].push["destination"]).parents[1]
-    kept = {run.push["version"]: json.loads((work_dir / "reports" / run.push["version"] / "report.json").read_text())
+    work_dir = Path(runs[0].push.destination).parents[1]
+    kept = {run.push.version: json.loads((work_dir / "reports" / run.push.version / "report.json").read_text())
             for run in (runs[0], runs[2])}  # fmt: skip
-    assert kept[runs[0].push["version"]]["nodes"][0]["state"] == "executed", "the report of the run that pushed it"
+    assert kept[runs[0].push.version]["nodes"][0]["state"] == "executed", "the report of the run that pushed it"
     with pytest.raises(SystemExit) as ended:
         cli.main(["compare", str(work_dir), *kept])
     assert ended.value.code == 0
@@ -244,13 +245,13 @@ def test_every_version_keeps_its_report_and_two_are_compared(runs, capsys):
 def test_too_few_rows_are_refused_and_the_refused_run_keeps_its_report(runs):
     from pipelines.local.run_local import run
 
-    work_dir = Path(runs[0].push["destination"]).parents[1]
-    report = run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}", "evaluation.min_rows=1000000"]))
-    assert not report.push["pushed"]
-    assert "`evaluation.min_rows` is 1,000,000" in report.push["reason"]
+    work_dir = Path(runs[0].push.destination).parents[1]
+    _, report = run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}", "evaluation.min_rows=1000000"]))
+    assert not report.push.pushed
+    assert "`evaluation.min_rows` is 1,000,000" in report.push.reason
     assert {node for node, state in states(report).items() if state == "executed"} == {"QualityGate", "EmbeddingPusher"}
     (kept,) = (work_dir / "reports").glob("refused-*/report.json")
-    assert json.loads(kept.read_text())["push"]["reason"] == report.push["reason"]
+    assert json.loads(kept.read_text())["push"]["reason"] == report.push.reason
 
 
 def files_with(folder, tokens):
@@ -263,7 +264,7 @@ def files_with(folder, tokens):
 
 
 def test_private_tokens_are_in_the_artifacts_that_the_docs_list_and_in_no_other_file(runs, store):
-    work_dir = Path(runs[0].push["destination"]).parents[1]
+    work_dir = Path(runs[0].push.destination).parents[1]
     (source,) = data_files(load_config(TAXI).data)
     with open(source, newline="", encoding="utf-8") as file:
         companies = {row["company"] for row in csv.DictReader(file)}
@@ -284,7 +285,7 @@ def test_private_tokens_are_in_the_artifacts_that_the_docs_list_and_in_no_other_
 
 
 def test_files_of_a_run_are_its_owners_alone(runs):
-    work_dir = Path(runs[0].push["destination"]).parents[1]
+    work_dir = Path(runs[0].push.destination).parents[1]
     assert [path for path in work_dir.rglob("*") if not path.is_symlink() and path.stat().st_mode & 0o077] == []
 
 
@@ -295,7 +296,7 @@ def test_runs_leave_no_temporary_files(runs, temporary_folder):
 def test_lineage_reaches_back_to_the_examples(runs, store):
     from pipelines.lineage.graph import newest_artifact, trace
 
-    pushed = newest_artifact(store, "PushedModel", having={"pushed_version": int(runs[0].push["version"])})
+    pushed = newest_artifact(store, "PushedModel", having={"pushed_version": int(runs[0].push.version)})
     nodes = trace(store, pushed).values()
     types = {node.type for node in nodes}
     assert {"Model", "ModelRun", "components.Vocabularies", "components.TableConfigs", "Examples", "Schema"} <= types
@@ -317,15 +318,15 @@ def warm_run(runs):
     """Run with a warm start from the version that was pushed last, and append new tokens to its vocabularies."""
     from pipelines.local.run_local import run
 
-    work_dir = Path(runs[0].push["destination"]).parents[1]
-    return run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}", *WARM]), again=True)
+    work_dir = Path(runs[0].push.destination).parents[1]
+    return run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}", *WARM]), again=True)[1]
 
 
 def test_warm_start_takes_over_rows_by_token_and_without_thresholds_every_model_is_blessed(runs, warm_run):
     report = warm_run
     assert states(report)["CheckpointLoader"] == "executed"
     assert report.warm_start["tables"]["company"]["kept_traffic"] > 0.5
-    assert report.push["pushed"]
+    assert report.push.pushed
     (before,) = [row for row in runs[2].vocabularies if row["name"] == "company"]
     (company,) = [row for row in report.vocabularies if row["name"] == "company"]
     assert company["evolution"]["base"] == before["digest"]
@@ -358,11 +359,11 @@ def test_early_stopping_and_report_use_rows_of_their_own(runs):
 def test_same_data_comes_from_the_cache_and_is_said_to_be_trained_on(runs, warm_run):
     from pipelines.local.run_local import run
 
-    work_dir = Path(runs[0].push["destination"]).parents[1]
-    retry = run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}", *WARM]))
+    work_dir = Path(runs[0].push.destination).parents[1]
+    _, retry = run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}", *WARM]))
     assert set(states(retry).values()) == {"cached"}
     assert retry.push == warm_run.push
-    version = warm_run.push["version"]
+    version = warm_run.push.version
     words = f"version {version} was trained on it; nothing was left to do; version {version} is served."
     assert retry.notes[-1].endswith(words)
 
@@ -381,8 +382,8 @@ def test_every_link_and_figure_of_the_lineage_page_is_the_stores(runs, warm_run,
     from pipelines.lineage.graph import newest_artifact
     from tests.pipelines.lineage_check import check_page
 
-    page, version = tmp_path / "page.html", warm_run.push["version"]
-    place = f"work_dir={Path(runs[0].push['destination']).parents[1]}"
+    page, version = tmp_path / "page.html", warm_run.push.version
+    place = f"work_dir={Path(runs[0].push.destination).parents[1]}"
     lineage_command.show(str(TAXI), [place], version=int(version), html=str(page))
     pushed = newest_artifact(store, "PushedModel", having={"pushed_version": int(version)})
     read = check_page(page.read_text(), store, pushed)
@@ -402,8 +403,8 @@ def served_again(runs):
     """Run the first configuration twice, after another configuration pushed a version."""
     from pipelines.local.run_local import run
 
-    work_dir = Path(runs[0].push["destination"]).parents[1]
-    return [run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}"])) for _ in range(2)]
+    work_dir = Path(runs[0].push.destination).parents[1]
+    return [run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}"]))[1] for _ in range(2)]
 
 
 def test_model_that_is_no_longer_served_is_pushed_again_once(runs, served_again):
@@ -411,26 +412,26 @@ def test_model_that_is_no_longer_served_is_pushed_again_once(runs, served_again)
     again, after = served_again
     executed = {node for node, state in states(again).items() if state == "executed"}
     assert executed == {"EmbeddingPusher"}
-    assert int(again.push["version"]) > int(runs[2].push["version"])
+    assert int(again.push.version) > int(runs[2].push.version)
     assert set(states(after).values()) == {"cached"}
-    assert after.push == again.push
+    assert after.push == dataclasses.replace(again.push, from_cache=True)
 
 
 def test_version_that_is_served_and_damaged_is_pushed_again(runs, served_again):
     from components.pusher.version_manifest import verify_version
     from pipelines.local.run_local import run
 
-    work_dir = Path(runs[0].push["destination"]).parents[1]
+    work_dir = Path(runs[0].push.destination).parents[1]
     before = served_again[1].push
-    (Path(before["destination"]) / "saved_model.pb").unlink()
+    (Path(before.destination) / "saved_model.pb").unlink()
     said = io.StringIO()
-    again = run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}"]), console=Console(file=said))
+    _, again = run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}"]), console=Console(file=said))
     assert {node for node, state in states(again).items() if state == "executed"} == {"EmbeddingPusher"}
-    assert int(again.push["version"]) > int(before["version"])
-    verify_version(again.push["destination"])
-    assert not Path(before["destination"]).exists()
+    assert int(again.push.version) > int(before.version)
+    verify_version(again.push.destination)
+    assert not Path(before.destination).exists()
     assert "It is pushed again." in said.getvalue()
-    assert f".damaged-{before['version']}" in said.getvalue()
+    assert f".damaged-{before.version}" in said.getvalue()
 
 
 def test_output_that_was_deleted_or_damaged_is_made_again_and_nothing_else(runs, store):
@@ -451,7 +452,7 @@ def test_output_that_was_deleted_or_damaged_is_made_again_and_nothing_else(runs,
     )
     data = file.read_bytes()
     file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    report = run(load_config(TAXI, [PRIVATE, f"work_dir={Path(runs[0].push['destination']).parents[1]}"]))
+    _, report = run(load_config(TAXI, [PRIVATE, f"work_dir={Path(runs[0].push.destination).parents[1]}"]))
     executed = {node["node"]: node["execution"] for node in report.nodes if node["state"] == "executed"}
     # TableHealth reads the new checkpoint, and the pusher what it says.
     assert executed.keys() - {"TableHealth", "EmbeddingPusher"} == ids.keys()
@@ -473,7 +474,7 @@ def test_output_that_was_deleted_or_damaged_is_made_again_and_nothing_else(runs,
 def test_mistake_of_the_configuration_is_one_error_and_loses_nothing(runs, change, words):
     from pipelines.local.run_local import run
 
-    serving = Path(runs[0].push["destination"]).parent
+    serving = Path(runs[0].push.destination).parent
     before = sorted(path.name for path in serving.iterdir())
     with pytest.raises(EmbeddingError) as error:
         run(load_config(TAXI, [PRIVATE, f"work_dir={serving.parent}", change]))

@@ -23,7 +23,7 @@ def followed(folder, *overrides):
     from pipelines.local.following import follow
 
     config = load_config(folder / "my.yaml", overrides)
-    return [report.push["pushed"] for report in follow(config, until_idle=True)]
+    return [result.pushed for result, _ in follow(config, until_idle=True)]
 
 
 def digests(folder):
@@ -127,16 +127,16 @@ def test_a_lock_is_waited_for_a_column_may_be_empty_and_what_was_rolled_back_is_
     monkeypatch.setattr(following, "echo", echo)
     threading.Thread(target=lock, daemon=True).start()
     locked.wait()
-    reports = follow(config)
-    assert next(reports).push["pushed"]
+    results = follow(config)
+    assert next(results)[0].pushed
     assert waited.is_set()
     write_priced_day(tmp_path, 2, is_empty=True)
     strict = config.replace(data=config.data.replace(empty_columns="error"))
     with pytest.raises(DataError, match=r"\(span 2\): column '(shop|price)' is empty .* `data.empty_columns: allow`"):
         next(follow(strict))
-    assert next(reports).push["pushed"]
+    assert next(results)[0].pushed
     roll_back(config.push_destination)
     write_priced_day(tmp_path, 3)
-    last = next(reports)
-    assert last.push["pushed"]
+    last, _ = next(results)
+    assert last.pushed
     assert chain_of(tmp_path)["spans"] == [[2, 3], [1]]

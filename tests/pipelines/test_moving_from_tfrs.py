@@ -89,8 +89,8 @@ def pushed(folder, name, *changes):
     from pipelines.local.run_local import run
 
     config = load_config(folder / f"{name}.yaml", [*SMALL, *changes])
-    report = run(config)
-    assert report.push["pushed"], report.push["reason"]
+    _, report = run(config)
+    assert report.push.pushed, report.push.reason
     assert max(row["difference"] for row in report.parity) <= 1e-5
     (version,) = Path(config.work_dir, "serving").glob("[0-9]*")
     return report, tf.saved_model.load(str(version)), Path(config.work_dir)

@@ -36,32 +36,32 @@ def runs(tmp_path_factory):
     (folder / "my.yaml").write_text(CONFIG)
     for day, items in ((1, range(30)), (2, range(10, 40))):
         write_day(folder, day, items)
-    reports = [run(load_config(folder / "my.yaml", DAY[1]))]
+    reports = [run(load_config(folder / "my.yaml", DAY[1]))[1]]
     (made,) = folder.glob("runs/my/artifacts/CheckpointRetriever/embedding_checkpoint/*/manifest.json")
     planted(str(made.parent), str(folder / "planted"))
     for more in ([f"warm_start={folder}/planted"], ["training.table_optimizer.learning_rate=0"], []):
-        reports.append(run(load_config(folder / "my.yaml", [*DAY[2], *more])))
+        reports.append(run(load_config(folder / "my.yaml", [*DAY[2], *more]))[1])
     return folder, reports
 
 
 def test_first_run_is_measured_alone_and_pushed(runs):
     report = runs[1][0]
-    assert report.push["pushed"]
+    assert report.push.pushed
     assert report.health["findings"] == []
     assert [table["has_base"] for table in report.health["tables"].values()] == [False, False]
 
 
 def test_planted_tables_are_not_pushed(runs):
     report = runs[1][1]
-    assert not report.push["pushed"]
-    assert "share of rows that are all zeros of table 'item' is" in report.push["reason"]
-    assert "`health.max_zero`" in report.push["reason"]
+    assert not report.push.pushed
+    assert "share of rows that are all zeros of table 'item' is" in report.push.reason
+    assert "`health.max_zero`" in report.push.reason
     assert {finding["table"] for finding in report.health["findings"]} == {"item"}
 
 
 def test_tables_that_were_not_trained_are_not_pushed(runs):
     report = runs[1][2]
-    assert not report.push["pushed"]
+    assert not report.push.pushed
     assert {(one["table"], one["figure"], one["value"]) for one in report.health["findings"]} == {
         (table, figure, 1.0) for table in ("item", "shop") for figure in ("frozen", "frozen_rows")
     }
@@ -69,7 +69,7 @@ def test_tables_that_were_not_trained_are_not_pushed(runs):
 
 def test_healthy_second_run_is_pushed_and_compared_with_the_first(runs):
     folder, reports = runs
-    assert reports[3].push["pushed"]
+    assert reports[3].push.pushed
     assert len(list(folder.glob("runs/my/serving/[0-9]*"))) == 2
     assert reports[3].health["findings"] == []
     item = reports[3].health["tables"]["item"]

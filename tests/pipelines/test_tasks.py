@@ -193,7 +193,7 @@ def both(request, data, tmp_path_factory):
     runs = []
     for strategy in ({"strategy": "cpu"}, {"strategy": "simulated_tpu", "topology": "2x2"}):
         folder = tmp_path_factory.mktemp(request.param)
-        runs.append((run(config(data, request.param, folder, strategy)), folder / "work"))
+        runs.append((run(config(data, request.param, folder, strategy))[1], folder / "work"))
     return request.param, runs
 
 
@@ -205,7 +205,7 @@ def only(folder, pattern):
 def test_every_kind_of_label_is_trained_judged_and_pushed(both):
     kind, runs = both
     for report, work in runs:
-        assert report.push["pushed"], report.push["reason"]
+        assert report.push.pushed, report.push.reason
         assert max(row["difference"] for row in report.parity) <= 1e-5
         model = tf.saved_model.load(str(next(Path(work, "serving").glob("[0-9]*"))))
         assert set(model.signatures["serving_default"].structured_outputs) == SERVED[kind]
@@ -236,8 +236,8 @@ def test_sparse_cores_give_the_same_tables_under_the_limits_of_the_data(both, da
     kind, runs = both
     if kind not in ("histories", "sequential"):
         pytest.skip("no sequences")
-    report = run(config(data, kind, tmp_path, {"strategy": "simulated_tpu", "topology": "v6e-4"}))
-    assert report.push["pushed"], report.push["reason"]
+    _, report = run(config(data, kind, tmp_path, {"strategy": "simulated_tpu", "topology": "v6e-4"}))
+    assert report.push.pushed, report.push.reason
     assert max(row["difference"] for row in report.parity) <= 1e-5
     assert report.sparse_cores["topology"] == "v6e-4"
     readers = []

@@ -142,7 +142,7 @@ def here(tmp_path_factory):
     from pipelines.local.run_local import run as run_here
 
     folder = tmp_path_factory.mktemp("here")
-    assert run_here(load_config(TAXI, [f"work_dir={folder}"])).push["pushed"]
+    assert run_here(load_config(TAXI, [f"work_dir={folder}"]))[0].pushed
     return folder
 
 

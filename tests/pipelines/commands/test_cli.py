@@ -81,7 +81,7 @@ def test_run_that_pushes_nothing_is_exit_code_3(file, monkeypatch):
 
 
 def _report(*, pushed):
-    return SimpleNamespace(push={"pushed": pushed})
+    return SimpleNamespace(pushed=pushed), None
 
 
 def _raise(error):

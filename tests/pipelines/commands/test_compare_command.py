@@ -21,11 +21,11 @@ def work_dir(tmp_path):
         dataclasses.replace(
             REPORT,
             nodes=PUSHER,
-            push={**REPORT.push, "version": "8"},
+            push=dataclasses.replace(REPORT.push, version="8"),
             quality=quality,
             configuration={"model": {"arguments": {"hidden_units": [128]}}, "seed": 7},
         ),
-        dataclasses.replace(REPORT, push={**REPORT.push, "pushed": False, "reason": "too few rows"}),
+        dataclasses.replace(REPORT, push=dataclasses.replace(REPORT.push, pushed=False, reason="too few rows")),
     ]
     for report in reports:
         save_report(report, str(tmp_path / "report"), str(tmp_path / "reports"))
@@ -56,7 +56,9 @@ def test_all_prints_what_is_the_same_too(work_dir, capsys):
 def test_figures_by_token_are_counted_and_only_all_prints_them(tmp_path, capsys):
     rows = [{"feature": f"f{place}", "vocabulary": "v", "new_rows": 0.1, "new_tokens": 0.2} for place in range(30)]
     for version, drift in (("7", []), ("8", rows)):
-        report = dataclasses.replace(REPORT, nodes=PUSHER, push={**REPORT.push, "version": version}, drift=drift)
+        report = dataclasses.replace(
+            REPORT, nodes=PUSHER, push=dataclasses.replace(REPORT.push, version=version), drift=drift
+        )
         save_report(report, str(tmp_path / "report"), str(tmp_path / "reports"))
     _, out, _ = compared(capsys, tmp_path, 7, 8)
     assert "drift" not in out

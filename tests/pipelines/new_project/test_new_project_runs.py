@@ -21,7 +21,7 @@ TAXI = "package:tfx/examples/chicago_taxi_pipeline/data/simple/data.csv"
 def pushed(folder, *overrides):
     from pipelines.local.run_local import run
 
-    return run(load_config(folder / CONFIG, overrides), printed=False).push
+    return run(load_config(folder / CONFIG, overrides), printed=False)[0]
 
 
 def test_project_of_an_odd_file_runs_to_the_push_and_answers_as_the_tutorial_says(tmp_path, monkeypatch, capsys):
@@ -29,7 +29,7 @@ def test_project_of_an_odd_file_runs_to_the_push_and_answers_as_the_tutorial_say
     monkeypatch.chdir(tmp_path)
     write_odd_csv(tmp_path / "odd.csv")
     write_project(tmp_path / "my_project", "odd.csv", None)
-    assert pushed(tmp_path / "my_project", "training.epochs=1")["pushed"]
+    assert pushed(tmp_path / "my_project", "training.epochs=1").pushed
     (query,) = re.findall(r"```python\n(.*?)```", TUTORIAL.read_text(), re.DOTALL)
     exec(compile(query, "tutorial.md", "exec"), {})
     assert "serving_default" in capsys.readouterr().out
@@ -41,7 +41,7 @@ def test_project_of_the_demos_data_runs_to_the_push(tmp_path, monkeypatch, data)
     monkeypatch.setattr(sys, "path", list(sys.path))
     write_project(tmp_path / "taxi", data, None)
     own = [] if data else ["preprocessing_fn=own_preprocessing.preprocessing_fn"]
-    assert pushed(tmp_path / "taxi", "training.epochs=1", *own)["pushed"]
+    assert pushed(tmp_path / "taxi", "training.epochs=1", *own).pushed
 
 
 @pytest.mark.timeout(3600)

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from pipelines.report.charts import line_chart
 from pipelines.report.html_report import save_report
-from pipelines.report.run_report import Report
+from pipelines.report.run_report import Report, RunResult
 from pipelines.report.screen_report import print_report
 
 REPORT = Report(
@@ -17,7 +17,7 @@ REPORT = Report(
     seconds=12.5,
     nodes=[{"node": "ExampleGen", "state": "cached", "seconds": 0.1, "execution": 1, "made_in": 39.9}],
     seconds_with_cache=52.3,
-    push={"pushed": True, "version": "7", "destination": "/srv/7", "reason": "", "query": "import tensorflow"},
+    push=RunResult(pushed=True, version="7", destination="/srv/7", query="import tensorflow"),
     quality=[
         {"scorer": "this model", "metrics": {"AUC": 0.91234, "log loss": 0.3}},
         {"scorer": "popularity of item", "metrics": {"AUC": 0.8, "log loss": None}},
@@ -96,14 +96,12 @@ def test_parity_is_one_line_with_its_details_behind_it(tmp_path):
 
 
 def test_report_of_a_version_stays_that_of_the_run_that_pushed_it(tmp_path):
-    pusher = {"node": "EmbeddingPusher", "seconds": 1.0, "execution": 2, "made_in": 1.0}
-    first = dataclasses.replace(REPORT, nodes=[{**pusher, "state": "executed"}])
-    again = dataclasses.replace(REPORT, nodes=[{**pusher, "state": "cached"}], seconds=0.5)
-    for report in (first, again):
+    again = dataclasses.replace(REPORT, push=dataclasses.replace(REPORT.push, from_cache=True), seconds=0.5)
+    for report in (REPORT, again):
         save_report(report, str(tmp_path / "last"), str(tmp_path))
     assert json.loads((tmp_path / "last" / "report.json").read_text())["seconds"] == 0.5
     assert json.loads((tmp_path / "7" / "report.json").read_text())["seconds"] == 12.5
-    refused = dataclasses.replace(first, push={**REPORT.push, "pushed": False})
+    refused = dataclasses.replace(REPORT, push=dataclasses.replace(REPORT.push, pushed=False))
     for _ in range(2):
         save_report(refused, str(tmp_path / "last"), str(tmp_path))
     assert (tmp_path / "refused-20260102T030405" / "report.html").is_file()
@@ -169,22 +167,22 @@ def test_json_holds_the_same_figures(tmp_path):
 
 def test_screen_says_why_nothing_was_pushed():
     console = Console(record=True, width=120, file=io.StringIO())
-    push = {**REPORT.push, "pushed": False, "reason": "auc is 0.6, its threshold asks for at least 0.9."}
+    push = dataclasses.replace(REPORT.push, pushed=False, reason="auc is 0.6, its threshold asks for at least 0.9.")
     print_report(dataclasses.replace(REPORT, push=push), "report.html", console)
     assert "asks for at least 0.9" in console.export_text()
 
 
 @pytest.mark.parametrize(
-    ("state", "words"),
+    ("from_cache", "words"),
     [
-        ("executed", "pushed version 7 to /srv/7"),
-        ("cached", "version 7 is already served; nothing new was trained or pushed: /srv/7"),
+        (False, "pushed version 7 to /srv/7"),
+        (True, "version 7 is already served; nothing new was trained or pushed: /srv/7"),
     ],
 )
-def test_screen_says_whether_the_version_is_new(state, words):
+def test_screen_says_whether_the_version_is_new(from_cache, words):
     console = Console(record=True, width=120, file=io.StringIO())
-    nodes = [{"node": "EmbeddingPusher", "state": state, "seconds": 0.1, "execution": 9}]
-    print_report(dataclasses.replace(REPORT, nodes=nodes), "report.html", console)
+    push = dataclasses.replace(REPORT.push, from_cache=from_cache)
+    print_report(dataclasses.replace(REPORT, push=push), "report.html", console)
     assert words in console.export_text()
 
 
@@ -201,7 +199,7 @@ def test_screen_says_whether_the_version_is_new(state, words):
 )
 def test_push_line_says_delta_or_whole_version_and_why(tmp_path, form, why, words):
     console = Console(record=True, width=120, file=io.StringIO())
-    report = dataclasses.replace(REPORT, push={**REPORT.push, "form": form, "full_push": why})
+    report = dataclasses.replace(REPORT, push=dataclasses.replace(REPORT.push, form=form, full_push=why))
     print_report(report, "report.html", console)
     assert f"{words} /srv/7" in console.export_text()
     assert f"{words} <code>/srv/7" in Path(save_report(report, str(tmp_path))).read_text()
@@ -345,15 +343,12 @@ def test_report_without_a_profile_has_no_table_of_it(tmp_path):
 
 def test_screen_shows_paths_as_they_are():
     console = Console(record=True, width=40, file=io.StringIO())
-    push = {
-        **REPORT.push,
-        "destination": "/data/[v1]/serving/7",
-        "query": "model = load('/data/[v1]/" + "x" * 60 + "')",
-    }
+    query = "model = load('/data/[v1]/" + "x" * 60 + "')"
+    push = dataclasses.replace(REPORT.push, destination="/data/[v1]/serving/7", query=query)
     print_report(dataclasses.replace(REPORT, push=push), "/data/[v1]/report.html", console)
     shown = console.export_text()
     assert "/data/[v1]/serving/7" in shown
-    assert push["query"] in shown
+    assert query in shown
 
 
 @pytest.mark.tfx

@@ -1,0 +1,59 @@
+"""Tests that the exit code of a run is that of what it did, also if its report cannot be made."""
+
+import ml_metadata
+import pytest
+from ml_metadata.proto import metadata_store_pb2 as mlmd
+
+from pipelines.commands import cli
+
+pytestmark = pytest.mark.tfx
+
+CONFIG = "data: rows.csv\nlabel: label\nfeatures: {categorical: [item]}\n"
+
+
+def recorded(store, node, type_name, **facts):
+    """Record an execution with one output; return it as a node run, and the id of the output."""
+    from pipelines.report.node_run import NodeRun
+
+    artifact = mlmd.Artifact(type_id=store.put_artifact_type(mlmd.ArtifactType(name=type_name)))
+    for key, value in facts.items():
+        artifact.custom_properties[key].string_value = value
+    if facts.get("pushed_version"):
+        artifact.custom_properties["pushed"].int_value = 1
+    kind = store.put_execution_type(mlmd.ExecutionType(name=node))
+    output = [(artifact, mlmd.Event(type=mlmd.Event.OUTPUT))]
+    context = mlmd.Context(type_id=store.put_context_type(mlmd.ContextType(name="node")), name=node)
+    execution, (made,), _ = store.put_execution(mlmd.Execution(type_id=kind), output, [context])
+    return NodeRun(node=node, index=1, count=1, state="executed", execution=execution), made
+
+
+@pytest.mark.parametrize(
+    ("facts", "code", "outcome"),
+    [
+        ({"pushed_version": "7", "pushed_destination": "/srv/7"}, 0, "pushed version 7 to /srv/7"),
+        ({"reason": "too few rows."}, 3, "nothing was pushed: too few rows. auc is 0.6."),
+    ],
+)
+def test_report_that_fails_leaves_exit_code_and_outcome(tmp_path, monkeypatch, capfd, facts, code, outcome):
+    from pipelines.local import run_local
+    from pipelines.report import run_figures
+
+    (tmp_path / "rows.csv").write_text("item,label\na,1\n")
+    (tmp_path / "my.yaml").write_text(CONFIG)
+    connection = mlmd.ConnectionConfig()
+    connection.sqlite.filename_uri = str(tmp_path / "runs.sqlite")
+    store = ml_metadata.MetadataStore(connection)
+    evaluator, _ = recorded(store, "Evaluator", "ModelEvaluation")
+    pusher, pushed = recorded(store, "EmbeddingPusher", "PushedModel", **facts)
+    monkeypatch.setattr(run_local, "open_store", lambda _: store)
+    monkeypatch.setattr(run_local, "collect_report", lambda *_: {}["figures"])
+    monkeypatch.setattr(run_figures, "missed_thresholds", lambda _: ["auc is 0.6."])
+    monkeypatch.setattr(run_local, "_run_until_served", lambda *_, **__: ([evaluator, pusher], pushed))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", str(tmp_path / "my.yaml")])
+    out, err = capfd.readouterr()
+    assert ended.value.code == code, err
+    assert outcome in out
+    assert [line for line in err.splitlines() if line.startswith("warning: the report")] == [
+        "warning: the report of this run could not be made: KeyError: 'figures'"
+    ]
