@@ -136,7 +136,7 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         model=config.model.module,
         **({"run_fn": config.model.run_fn} if config.model.run_fn else {}),
         custom_config={**component_inputs.trainer_config(config), **(target.vertex_job or {})},
-        code_fingerprint=code_fingerprint(config),
+        code_fingerprint=code_fingerprint(config, "trainer"),
         resume_dir=target.resume_dir,
         training_steps=target.training_steps,
         **({"warm_start": loader[0].outputs["embedding_checkpoint"]} if loader else {}),
@@ -153,7 +153,7 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         transform_graph=transform.outputs["transform_graph"],
         rules=component_inputs.quality_rules(config),
         seed=config.seed,
-        code_fingerprint=code_fingerprint(config),
+        code_fingerprint=code_fingerprint(config, "quality_gate"),
         **inputs,
     )
     shadowed = _imported("PreviousModel", previous.shadowed, standard_artifacts.PushedModel) if config.shadow else []
@@ -186,7 +186,7 @@ def _table_health(config: PipelineConfig, retriever: BaseNode, checkpoint: Seque
         **({"base_checkpoint": checkpoint[0].outputs["result"]} if checkpoint else {}),
         health=config.health,
         drawn_features=component_inputs.drawn_features(config),
-        code_fingerprint=code_fingerprint(config),
+        code_fingerprint=code_fingerprint(config, "table_health"),
     )
     return [node]
 
@@ -213,7 +213,7 @@ def _table_config_gen(
             "schema": transform.inputs["schema"],
             "custom_config": component_inputs.trainer_config(config),
             "training_steps": target.training_steps,
-            "code_fingerprint": code_fingerprint(config),
+            "code_fingerprint": code_fingerprint(config, "table_config_gen"),
             **({"base_table_configs": known[0].outputs["result"]} if known else {}),
         }
     node = TableConfigGen(
@@ -262,7 +262,7 @@ def _evaluator(
         return TfmaEvaluator(example_splits=["eval"], **given)
     ranking = component_inputs.ranking_settings(config)
     ranked = inputs if config.evaluation.ranked else {}
-    return Evaluator(code_fingerprint=code_fingerprint(config), ranking=ranking, **given, **ranked)
+    return Evaluator(code_fingerprint=code_fingerprint(config, "evaluator"), ranking=ranking, **given, **ranked)
 
 
 def _shadow(

@@ -6,23 +6,85 @@ not invalidate the cache. Therefore the components that run the code have the di
 
 from __future__ import annotations
 
+import ast
+import functools
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-import components
-import embedding_core
-import pipelines.models
 from pipelines.config import PipelineConfig
 from pipelines.config.user_modules import source_file
 
 _PREPROCESSING = ("pipelines.preprocessing", "pipelines.pipeline.ranges", "components.transform_graph")
+_OURS = ("components", "embedding_core", "pipelines")
+_DOTTED = tuple(f"{package}." for package in _OURS)
 
 
-def code_fingerprint(config: PipelineConfig) -> str:
-    """Compute a digest of `embedding_core`, `components`, the models, and the user's own modules."""
-    ours = [file for package in (embedding_core, components, pipelines.models) for file in _sources(package.__file__)]
-    return digest_of_files([*ours, *_users(config)])
+def code_fingerprint(config: PipelineConfig, component: str) -> str:
+    """Compute a digest of the modules of a component, of the user's own modules, and of ours that these load.
+
+    Args:
+      config: the configuration.
+      component: folder of the component in `components`, such as "trainer".
+    """
+    folder = os.path.join(os.path.dirname(str(source_file("components", config.python_path))), component)
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".py"))
+    package = f"components.{component}"
+    modules = [package, *(f"{package}.{name.removesuffix('.py')}" for name in names if name != "__init__.py")]
+    return digest_of_files(loaded_files([*modules, *_users(config)], config.python_path))
+
+
+def loaded_files(modules: Iterable[str], python_path: str) -> set[str]:
+    """Return the files of modules, and of those of our packages that they import, also inside of functions.
+
+    The sources are parsed, not imported. A text that is the name of one of our modules counts as an import of it.
+
+    Args:
+      modules: dotted names; those that have no source file are skipped.
+      python_path: folder of the user's modules.
+    """
+    files: dict[str, str] = {}
+    waiting = list(modules)
+    while waiting:
+        module = waiting.pop()
+        file = None if module in files else source_file(module, python_path)
+        if file is None:
+            continue
+        files[module] = file
+        package = module if os.path.basename(file) == "__init__.py" else module.rpartition(".")[0]
+        with open(file, "rb") as source:
+            waiting += _imports(source.read(), package)
+        if module.split(".")[0] in _OURS and "." in module:
+            waiting.append(module.rpartition(".")[0])
+    return set(files.values())
+
+
+@functools.cache
+def _imports(source: bytes, package: str) -> Sequence[str]:
+    """Return the names that may be modules of ours in what a source imports."""
+    names = [name for node in _run_nodes(ast.parse(source)) for name in _names_in(node, package)]
+    return [name for name in dict.fromkeys(names) if name.split(".")[0] in _OURS]
+
+
+def _run_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Walk the tree without what only type checkers see."""
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")):
+            yield child
+            yield from _run_nodes(child)
+
+
+def _names_in(node: ast.AST, package: str) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+        module = ".".join([*base, *([node.module] if node.module else [])])
+        return [module, *(f"{module}.{alias.name}" for alias in node.names)]
+    # `components/__init__.py` names the folders of all components, and loads only the one that is asked for.
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and package != "components":
+        return [node.value, node.value.rpartition(".")[0]] if node.value.startswith(_DOTTED) else []
+    return []
 
 
 def preprocessing_fingerprint(config: PipelineConfig) -> str:
@@ -41,14 +103,6 @@ def digest_of_files(files: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def _sources(package_file: str | None) -> Iterator[str]:
-    for folder, _, names in os.walk(os.path.dirname(str(package_file))):
-        yield from (os.path.join(folder, name) for name in names if name.endswith(".py"))
-
-
 def _users(config: PipelineConfig) -> Iterator[str]:
     functions = [function for function in (config.preprocessing_fn, config.model.run_fn) if function]
-    for module in [config.model.module, *(function.rpartition(".")[0] for function in functions)]:
-        file = source_file(module, config.python_path)
-        if file is not None:
-            yield file
+    yield from (config.model.module, *(function.rpartition(".")[0] for function in functions))

@@ -23,7 +23,7 @@ def _nodes(topology, **previous):
 def test_limits_are_of_the_trainers_settings_and_inputs():
     nodes = _nodes("v6e-4")
     tables, trainer = nodes["TableConfigGen"], nodes["EmbeddingTrainer"]
-    for key in ("custom_config", "training_steps", "code_fingerprint"):
+    for key in ("custom_config", "training_steps"):
         assert tables.exec_properties.get(key) == trainer.exec_properties.get(key)
     assert {"examples", "transform_graph", "schema"} <= set(tables.inputs)
     for key in ("examples", "transform_graph", "schema"):
