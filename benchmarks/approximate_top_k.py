@@ -30,8 +30,7 @@ import numpy as np
 import scipy.sparse
 import tensorflow as tf
 
-from embedding_core.serving.candidate_search import ExactSearch, ListSearch
-from embedding_core.serving.inverted_lists import divide
+from embedding_core.serving.candidate_search import ExactSearch, ListSearch, divide
 from embedding_core.top_k_config import Approximate
 
 DIM, K, QUERIES = 64, 100, 512

@@ -26,8 +26,7 @@ from embedding_core.model_inputs import model_inputs
 from embedding_core.serving import DeltaExport, export_model
 from embedding_core.serving.delta import Delta
 from embedding_core.serving.delta_graph import checksum
-from embedding_core.serving.loaded_version import LoadedVersion
-from embedding_core.serving.served_state import read_state
+from embedding_core.serving.served_state import LoadedVersion, read_state
 
 DIM, SECRET = 16, b"a secret of the benchmark"
 

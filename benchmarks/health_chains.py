@@ -170,7 +170,7 @@ def _train(
     from embedding_core.checkpoint import load_checkpoint_into, remap, retrieve
     from embedding_core.checkpoint.dense import DENSE
     from embedding_core.training import Inputs, TrainingConfig, TrainingJob, train
-    from embedding_core.warm_start import DenseStart
+    from embedding_core.training_config import DenseStart
 
     sizes = {name: len(vocabulary) for name, vocabulary in vocabularies.items()}
     features = component_inputs.vocabulary_features(config)

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from embedding_core.checkpoint import read_manifest, table_shapes, write_tables
+from embedding_core.checkpoint.remap import token_rows
 from embedding_core.checkpoint.row_sources import row_sources
 from embedding_core.checkpoint.table_health import CheckpointTables
-from embedding_core.checkpoint.token_rows import token_rows
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 """Rows by `<table>`, and slots by `<table>/<slot>`."""

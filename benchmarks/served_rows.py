@@ -23,7 +23,7 @@ import tensorflow as tf
 from benchmarks.serving import CALLS, DIM, NAMES, ROWS, Case, Served, examples_of, measure, ours
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.rows_dtype import ROWS_DTYPES
-from embedding_core.serving.row_formats import rounded
+from embedding_core.serving.lookups import rounded
 from embedding_core.serving.serving_module import ServingModule
 from embedding_core.serving.signatures import embeddings_signature
 

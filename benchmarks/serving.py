@@ -228,7 +228,7 @@ def compare(case, options, vocabulary):
 
 def load(tokens, folder):
     """Print the memory and CPU time of loading a vocabulary in this process."""
-    from embedding_core.columns.ids import TokenTable
+    from embedding_core.columns import TokenTable
 
     path = str(Path(folder) / "large.txt")
     write_vocabulary(path, tokens)

@@ -74,8 +74,7 @@ def _messages(folder: pathlib.Path) -> Iterator[bytes]:
 
 def _do(folder: pathlib.Path, way: str) -> None:
     """Do one worker's share of the work as the pipeline does it."""
-    from components.vocabulary_gen.assembling import assemble_vocabulary
-    from components.vocabulary_gen.vocabulary_parts import merge_parts, write_part
+    from components.vocabulary_gen.assembling import assemble_vocabulary, merge_parts, write_part
     from embedding_core.vocabulary import save_vocabulary
 
     out = folder / f"out-{'whole' if way == 'whole' else 'merged'}"
@@ -89,7 +88,7 @@ def _do(folder: pathlib.Path, way: str) -> None:
 
 
 def _write_parts(folder: pathlib.Path) -> None:
-    from components.vocabulary_gen.vocabulary_parts import write_part
+    from components.vocabulary_gen.assembling import write_part
 
     out, of_features = folder / "out-merged", folder / "part" / "user"
     out.mkdir(exist_ok=True)
@@ -127,7 +126,7 @@ def main() -> None:
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--tokens", type=int, default=1_000_000)
     given = parser.parse_args()
-    import components.vocabulary_gen.vocabulary_parts  # noqa: F401
+    import components.vocabulary_gen.assembling  # noqa: F401
 
     print("| tokens | MB written | " + " | ".join(f"{way}: CPU s | peak MB" for way in WAYS) + " |")
     print("|---" * (2 + 2 * len(WAYS)) + "|")

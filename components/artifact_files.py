@@ -1,20 +1,26 @@
-"""Reads artifacts of tables and vocabularies, from any file system that TFX reads."""
+"""Reads artifacts of tables and vocabularies, and records with their checksums, from any file system that TFX reads."""
 
 from __future__ import annotations
 
+import itertools
 import os
+import struct
+from collections.abc import Iterator
+from typing import IO
+
+import google_crc32c
 
 from embedding_core.config import EmbeddingConfig
-from embedding_core.errors import ConfigError
+from embedding_core.errors import ConfigError, DataError
 from embedding_core.schema import Json
-from embedding_core.storage import is_remote, read_bounded, unsealed_json
+from embedding_core.storage import bounds, is_remote, masked, read_bounded, unsealed_json
 from embedding_core.vocabulary import Vocabulary, load_vocabularies
 
 EMBEDDING_CONFIG_FILE = "embedding_config.json"
 SPARSE_CORE_LIMITS_FILE = "sparse_core_limits.json"
 """File of a TableConfigs artifact for a slice with SparseCores, see `embedding_core.training.sparse_core_limits`."""
 RECORD_SUFFIX = ".lineage.json"
-"""Suffix of the record beside an artifact, see `components.lineage_record`."""
+"""Suffix of the record beside an artifact, see `components.base_executor`."""
 
 
 def read_embedding_config(folder: str) -> EmbeddingConfig:
@@ -69,3 +75,45 @@ def read_vocabularies(folder: str) -> dict[str, Vocabulary]:
     from tfx.dsl.io import fileio
 
     return load_vocabularies(folder, open_file=fileio.open, list_folder=fileio.listdir)
+
+
+# Reads the records of TFRecord files that others wrote, without TensorFlow, whose reader does not bound a record.
+#
+# It checks a record's size before it reads the record, and names the damaged record.
+
+
+def read_records(path: str, stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield the records of a decompressed TFRecord file, each checked against its checksums.
+
+    Args:
+      path: name of the file in errors.
+      stream: its content.
+
+    Raises:
+      DataError: the file is damaged or cut off, or a record is larger than `bounds.RECORD_BYTES`; the error has the
+        number of the record, from 1.
+    """
+    for number in itertools.count(1):
+        head = stream.read(12)
+        if not head:
+            return
+        size = struct.unpack("<Q", head[:8])[0] if len(head) == 12 else 0
+        if len(head) == 12 and _checksum(head[:8]) != head[8:]:
+            what = "is damaged at" if number > 1 else "is not a TFRecord file, or is damaged at"
+            raise DataError(f"{path} {what} record {number}: write it again.")
+        if size > bounds.RECORD_BYTES:
+            raise DataError(
+                f"{path}, record {number}: it has {size:,} bytes, and {bounds.RECORD_BYTES:,} is the most that a "
+                "record may have: write its content as several records."
+            )
+        data, check = stream.read(size), stream.read(4)
+        if len(head) < 12 or len(check) < 4:
+            raise DataError(f"{path} is cut off within record {number}: write it again.")
+        if _checksum(data) != check:
+            raise DataError(f"{path} is damaged at record {number} (its checksum differs): write it again.")
+        yield data
+
+
+def _checksum(data: bytes) -> bytes:
+    """Compute TFRecord's masked CRC-32C, as the four bytes in the file."""
+    return struct.pack("<I", masked(google_crc32c.value(data)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from tfx import types
@@ -13,10 +13,62 @@ from tfx.dsl.io import fileio
 from tfx.types import artifact_utils
 from tfx.utils import io_utils
 
-from components import spec_keys as keys
-from components.lineage_record import record_lineage
+from components import component_spec as keys
+from components.artifact_files import RECORD_SUFFIX
 from embedding_core.errors import ConfigError
 from embedding_core.schema import Json
+
+# Writes a lineage record beside every output artifact, for when ML Metadata is not available.
+#
+# Vertex AI has no ML Metadata store to query, and a bucket outlives the cluster that filled it. So every executor
+# writes `<uri>.lineage.json` beside each of its outputs. The file is not inside the output's folder, so that it does
+# not change a digest over the output's files.
+
+
+def record_lineage(
+    node: str,
+    input_dict: Mapping[str, Sequence[types.Artifact]],
+    output_dict: Mapping[str, Sequence[types.Artifact]],
+    *,
+    files: Sequence[Json] = (),
+) -> None:
+    """Write a record beside every output: its type, facts and inputs, the node that made it, and files read.
+
+    Args:
+      node: id of the node that made the outputs.
+      input_dict: the executor's inputs.
+      output_dict: its outputs, with all facts already set as custom properties.
+      files: `path` and `size` of every file that was read from outside of the pipeline.
+    """
+    inputs = [
+        {"key": key, "type": artifact.type_name, "uri": artifact.uri}
+        for key, artifacts in sorted(input_dict.items())
+        for artifact in artifacts
+    ]
+    for key, artifacts in output_dict.items():
+        for artifact in artifacts:
+            record = {
+                "node": node,
+                "key": key,
+                "type": artifact.type_name,
+                "uri": artifact.uri,
+                "facts": _facts(artifact),
+                "inputs": inputs,
+                "files": list(files),
+            }
+            with fileio.open(artifact.uri.rstrip("/") + RECORD_SUFFIX, "w") as file:
+                file.write(json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+
+def _facts(artifact: types.Artifact) -> Json:
+    """Return the custom properties that are numbers, booleans or texts (which may be JSON), unparsed."""
+    properties = artifact.mlmd_artifact.custom_properties
+    return {key: getattr(value, value.WhichOneof("value")) for key, value in properties.items() if _is_plain(value)}
+
+
+def _is_plain(value: Any) -> bool:
+    return value.WhichOneof("value") in ("int_value", "double_value", "string_value", "bool_value")
+
 
 Artifacts: TypeAlias = dict[str, list[types.Artifact]]
 Properties: TypeAlias = Json

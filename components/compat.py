@@ -103,6 +103,6 @@ class CheckedLauncher(Launcher):
         for key, artifacts in output_dict.items():
             # If the executor returned its own artifacts for an output, they replace TFX's.
             self._before_publication(
-                updated[key].artifacts if key in updated else [one.mlmd_artifact for one in artifacts]
+                updated[key].artifacts if key in updated else [artifact.mlmd_artifact for artifact in artifacts]
             )
         super()._publish_successful_execution(execution_id, contexts, output_dict, executor_output)

@@ -1,4 +1,4 @@
-"""Builds the specs of components; a key has the same artifact type in every spec, as an input or an output."""
+"""Defines the keys and builds the specs of components; a key has the same artifact type wherever it occurs."""
 
 from __future__ import annotations
 
@@ -9,36 +9,111 @@ from tfx import types
 from tfx.types import standard_artifacts
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
 
-from components import spec_keys as keys
 from components.artifacts import EmbeddingCheckpoint, TableConfigs, Vocabularies
+
+# Defines the keys of component inputs, outputs, parameters and facts, as ML Metadata and pipelines contain them.
+
+# Artifacts.
+BASELINE_MODEL = "baseline_model"
+BASE_CHECKPOINT = "base_checkpoint"
+BASE_TABLE_CONFIGS = "base_table_configs"
+BASE_TRANSFORM_GRAPH = "base_transform_graph"
+BASE_VOCABULARIES = "base_vocabularies"
+BLESSING = "blessing"
+EARLIER_CHECKPOINT = "earlier_checkpoint"
+EMBEDDING_CHECKPOINT = "embedding_checkpoint"
+EVALUATION = "evaluation"
+EXAMPLES = "examples"
+HEALTH_BLESSING = "health_blessing"
+MODEL = "model"
+MODEL_BLESSING = "model_blessing"
+MODEL_RUN = "model_run"
+PREVIOUS_MODEL = "previous_model"
+PUSHED_MODEL = "pushed_model"
+QUALITY_BLESSING = "quality_blessing"
+SCHEMA = "schema"
+SHADOW_BLESSING = "shadow_blessing"
+STATISTICS = "statistics"
+TABLE_CONFIGS = "table_configs"
+TRANSFORM_GRAPH = "transform_graph"
+VOCABULARIES = "vocabularies"
+WARM_START = "warm_start"
+
+GATE_BLESSINGS = (QUALITY_BLESSING, SHADOW_BLESSING, HEALTH_BLESSING)
+"""The inputs of EmbeddingPusher with a ModelBlessing of this project's components, each with its `reason`."""
+
+# Parameters.
+CODE_FINGERPRINT = "code_fingerprint"
+CUSTOM_CONFIG = "custom_config"
+DATA_FORMAT = "data_format"
+DATA_SPANS = "data_spans"
+DELTAS = "deltas"
+DRAWN_FEATURES = "drawn_features"
+EVAL_ARGS = "eval_args"
+EVAL_CONFIG = "eval_config"
+EVOLUTION = "evolution"
+FEATURES = "features"
+KEEP_LAST = "keep_last"
+MAX_BAD_ROW_RATE = "max_bad_row_rate"
+MODEL_MODULE = "model_module"
+NONFINITE = "nonfinite"
+PARITY_ROWS = "parity_rows"
+PARITY_SPLIT = "parity_split"
+POLICY = "policy"
+PREPROCESSING_FN = "preprocessing_fn"
+PUSH_DESTINATION = "push_destination"
+RANKING = "ranking"
+REPUBLISH = "republish"
+REQUESTS = "requests"
+REQUEST_FILES = "request_files"
+RESUME_DIR = "resume_dir"
+ROWS_DTYPE = "rows_dtype"
+RULES = "rules"
+RUN_FN = "run_fn"
+SAMPLE_ROWS = "sample_rows"
+SEED = "seed"
+SETTINGS = "settings"
+SPLITS = "splits"
+TABLES = "tables"
+TOLERANCE = "tolerance"
+TOPOLOGY = "topology"
+TOP_K = "top_k"
+TRAINING_STEPS = "training_steps"
+TRAIN_ARGS = "train_args"
+VOCABULARY_RULES = "vocabulary_rules"
+
+# Custom properties of artifacts that several components read.
+DATA_FACT = "data"
+"""A JSON object on Examples that our ExampleGen wrote; see `components.example_gen.data_files.pieces_fact`."""
+
 
 Spec = TypeVar("Spec", bound=ComponentSpec)
 
 _ARTIFACT_TYPES: Mapping[str, type[types.Artifact]] = {
-    keys.BASELINE_MODEL: standard_artifacts.Model,
-    keys.BASE_CHECKPOINT: EmbeddingCheckpoint,
-    keys.BASE_TABLE_CONFIGS: TableConfigs,
-    keys.BASE_TRANSFORM_GRAPH: standard_artifacts.TransformGraph,
-    keys.BASE_VOCABULARIES: Vocabularies,
-    keys.BLESSING: standard_artifacts.ModelBlessing,
-    keys.EARLIER_CHECKPOINT: EmbeddingCheckpoint,
-    keys.EMBEDDING_CHECKPOINT: EmbeddingCheckpoint,
-    keys.EVALUATION: standard_artifacts.ModelEvaluation,
-    keys.EXAMPLES: standard_artifacts.Examples,
-    keys.HEALTH_BLESSING: standard_artifacts.ModelBlessing,
-    keys.MODEL: standard_artifacts.Model,
-    keys.MODEL_BLESSING: standard_artifacts.ModelBlessing,
-    keys.MODEL_RUN: standard_artifacts.ModelRun,
-    keys.PREVIOUS_MODEL: standard_artifacts.PushedModel,
-    keys.PUSHED_MODEL: standard_artifacts.PushedModel,
-    keys.QUALITY_BLESSING: standard_artifacts.ModelBlessing,
-    keys.SCHEMA: standard_artifacts.Schema,
-    keys.SHADOW_BLESSING: standard_artifacts.ModelBlessing,
-    keys.STATISTICS: standard_artifacts.ExampleStatistics,
-    keys.TABLE_CONFIGS: TableConfigs,
-    keys.TRANSFORM_GRAPH: standard_artifacts.TransformGraph,
-    keys.VOCABULARIES: Vocabularies,
-    keys.WARM_START: EmbeddingCheckpoint,
+    BASELINE_MODEL: standard_artifacts.Model,
+    BASE_CHECKPOINT: EmbeddingCheckpoint,
+    BASE_TABLE_CONFIGS: TableConfigs,
+    BASE_TRANSFORM_GRAPH: standard_artifacts.TransformGraph,
+    BASE_VOCABULARIES: Vocabularies,
+    BLESSING: standard_artifacts.ModelBlessing,
+    EARLIER_CHECKPOINT: EmbeddingCheckpoint,
+    EMBEDDING_CHECKPOINT: EmbeddingCheckpoint,
+    EVALUATION: standard_artifacts.ModelEvaluation,
+    EXAMPLES: standard_artifacts.Examples,
+    HEALTH_BLESSING: standard_artifacts.ModelBlessing,
+    MODEL: standard_artifacts.Model,
+    MODEL_BLESSING: standard_artifacts.ModelBlessing,
+    MODEL_RUN: standard_artifacts.ModelRun,
+    PREVIOUS_MODEL: standard_artifacts.PushedModel,
+    PUSHED_MODEL: standard_artifacts.PushedModel,
+    QUALITY_BLESSING: standard_artifacts.ModelBlessing,
+    SCHEMA: standard_artifacts.Schema,
+    SHADOW_BLESSING: standard_artifacts.ModelBlessing,
+    STATISTICS: standard_artifacts.ExampleStatistics,
+    TABLE_CONFIGS: TableConfigs,
+    TRANSFORM_GRAPH: standard_artifacts.TransformGraph,
+    VOCABULARIES: Vocabularies,
+    WARM_START: EmbeddingCheckpoint,
 }
 
 

@@ -180,7 +180,7 @@ class _Translation(PipelineVisitor):
     def ends(self) -> list[Any]:
         """Return a task for each partition that no transform reads; together they need all others."""
         discard = dask.delayed(_discard)
-        unread = [self._partitions[one] for one in self._partitions if one not in self._consumed]
+        unread = [self._partitions[partition] for partition in self._partitions if partition not in self._consumed]
         return [discard(partition) for partitions in unread for partition in partitions]
 
     def visit_transform(self, node: AppliedPTransform) -> None:

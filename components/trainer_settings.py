@@ -27,7 +27,7 @@ class Settings:
       tasks: JSON objects, each a `Task` of the model; the default is one binary label, "label".
       weight_key: name of the sample weight, or None.
       vocabularies: folder of the artifact.
-      dense_start: choices of `embedding_core.warm_start.DenseStart`: `dense`, `dense_optimizer`, `ranges`.
+      dense_start: choices of `embedding_core.training_config.DenseStart`: `dense`, `dense_optimizer`, `ranges`.
       scaling: `column` and `log1p` of the dense features that `pipelines.preprocessing` scales, by name.
     """
 

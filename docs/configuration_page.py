@@ -10,8 +10,7 @@ from pathlib import Path
 
 from embedding_core.optimizers import DEFAULT_OPTIMIZER
 from embedding_core.schema import Rule, Section
-from pipelines.config.json_schema import config_schema
-from pipelines.config.pipeline_config import PipelineConfig
+from pipelines.config.pipeline_config import PipelineConfig, config_schema
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "configuration.md"

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 import tensorflow as tf
 
 from embedding_core import config as core
-from embedding_core.attributes import refuse_unknown
 from embedding_core.config import EmbeddingConfig, InitializerConfig
 from embedding_core.errors import ConfigError
 from embedding_core.feature_specs import (
@@ -27,6 +26,7 @@ from embedding_core.feature_specs import (
     feature_spec,
     quantization_of,
     refuse_ignored_attributes,
+    refuse_unknown,
 )
 from embedding_core.optimizers import FTRL, SGD, Adagrad, AdagradMomentum, Adam, Optimizer
 from embedding_core.structures import Nested, path_name, paths_of

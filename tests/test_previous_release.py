@@ -12,8 +12,7 @@ from components.artifact_files import read_embedding_config, read_vocabularies
 from components.pusher.proof import prove_again
 from components.pusher.publish import publish
 from components.pusher.rollback import roll_back
-from components.pusher.served import damage_of, find_published, manifest_facts
-from components.pusher.version_manifest import verify_version
+from components.pusher.served import damage_of, find_published, manifest_facts, verify_version
 from embedding_core.checkpoint import (
     BundleReader,
     CheckpointSeries,

@@ -8,10 +8,10 @@ from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
 from tfx.types.component_spec import ComponentSpec
 
-from components import spec_keys as keys
+from components import component_spec as keys
 from components.checkpoint_loader.executor import Executor
 from components.component_spec import channels, parameters, spec_with_outputs
-from embedding_core.warm_start import RemapPolicy
+from embedding_core.training_config import RemapPolicy
 
 
 class CheckpointLoaderSpec(ComponentSpec):

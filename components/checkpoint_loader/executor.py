@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tfx.dsl.components.base import base_executor
 
+from components import component_spec as keys
 from components import progress
-from components import spec_keys as keys
 from components.artifact_files import read_embedding_config, read_vocabularies
 from components.base_executor import ComponentExecutor, Execution
 from embedding_core.checkpoint import remap
-from embedding_core.warm_start import RemapPolicy
+from embedding_core.training_config import RemapPolicy
 
 _COUNTS = ("kept", "new", "dropped", "kept_traffic")
 

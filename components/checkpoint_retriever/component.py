@@ -6,7 +6,7 @@ from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
 from tfx.types.component_spec import ComponentSpec
 
-from components import spec_keys as keys
+from components import component_spec as keys
 from components.checkpoint_retriever.executor import Executor
 from components.component_spec import channels, parameters, spec_with_outputs
 

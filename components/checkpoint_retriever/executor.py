@@ -7,8 +7,8 @@ from typing import get_args
 
 from tfx.dsl.components.base import base_executor
 
+from components import component_spec as keys
 from components import progress
-from components import spec_keys as keys
 from components.artifact_files import read_embedding_config, read_vocabularies
 from components.base_executor import ComponentExecutor, Execution
 from embedding_core.checkpoint import latest_training_checkpoint, retrieve

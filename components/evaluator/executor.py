@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence
 
+import tensorflow as tf
 import tensorflow_model_analysis as tfma
 from google.protobuf import json_format
 from tensorflow_model_analysis.proto.config_pb2 import EvalConfig, ModelSpec
@@ -13,17 +15,62 @@ from tfx.dsl.components.base import base_executor
 from tfx.dsl.io import fileio
 from tfx.utils import path_utils
 
+from components import component_spec as keys
 from components import progress
-from components import spec_keys as keys
 from components.base_executor import ComponentExecutor, Execution, files_below
-from components.evaluator.metric_values import MetricValues
+from components.evaluator.metric_values import ExportedRanking, MetricValues, RankedData
 from components.evaluator.model_scores import Scorer, scored_batches
-from components.evaluator.ranking_sums import ExportedRanking, RankedData
-from components.evaluator.result_files import write_results
-from components.evaluator.slices import SliceGroups
+from components.evaluator.tfma_parts import (
+    SlicedMetrics,
+    SliceGroups,
+    ValidationResult,
+    eval_run_json,
+    metrics_message,
+    validated,
+)
 from embedding_core.errors import ConfigError
-from embedding_core.evaluation.users import ReadTokens, user_reader
+from embedding_core.evaluation.queries import ReadTokens, user_reader
 from embedding_core.quality_rules import RankingSettings
+
+# Writes an evaluation to the same files that TFMA writes and loads.
+
+_SHARD = "-00000-of-00001.tfrecord"
+
+
+def write_results(
+    folder: str,
+    config: EvalConfig,
+    metrics: Sequence[SlicedMetrics],
+    *,
+    data: str,
+    models: Mapping[str, str],
+) -> ValidationResult:
+    """Write metrics, validation result and configuration.
+
+    Args:
+      folder: folder of the ModelEvaluation; it exists.
+      config: the configuration, with its defaults.
+      metrics: metrics of each slice.
+      data: folder of the rows, shown by TFMA.
+      models: folder of each SavedModel by its name, shown by TFMA.
+
+    Returns:
+      Which thresholds were missed.
+    """
+    result = validated(metrics, config)
+    _write_records(posixpath.join(folder, tfma.METRICS_KEY + _SHARD), map(metrics_message, metrics))
+    for empty in (tfma.PLOTS_KEY, tfma.ATTRIBUTIONS_KEY):
+        _write_records(posixpath.join(folder, empty + _SHARD), [])
+    _write_records(posixpath.join(folder, tfma.VALIDATIONS_KEY + ".tfrecord"), [result.SerializeToString()])
+    with fileio.open(posixpath.join(folder, "eval_config.json"), "w") as file:
+        file.write(eval_run_json(config, data, models))
+    return result
+
+
+def _write_records(path: str, records: Iterable[bytes]) -> None:
+    with tf.io.TFRecordWriter(path) as writer:
+        for record in records:
+            writer.write(record)
 
 
 class Executor(ComponentExecutor, base_executor.BaseExecutor):

@@ -1,4 +1,4 @@
-"""Adds up batches of scored rows by slice, and derives the values of the metrics as TFMA does.
+"""Adds up scored rows, users and ranked queries by slice, and derives the values of the metrics as TFMA does.
 
 TFMA computes a metric in two steps: a combiner adds up rows, and derived computations turn the sums into values. This
 module computes the sums with numpy, for the combiners of the metrics that a configuration may name. TFMA's own code
@@ -8,19 +8,221 @@ runs the second step.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
 from tensorflow_model_analysis.proto import config_pb2
 
-from components.evaluator import score_buckets, tfma_parts
-from components.evaluator.group_auc import GroupSums
-from components.evaluator.model_scores import ModelScores, Numbers, ScoredBatch
-from components.evaluator.ranking_sums import RankingSums
-from components.evaluator.slices import Positions
-from components.evaluator.tfma_parts import Combiner, Metrics
+from components.artifact_files import read_embedding_config, read_vocabularies
+from components.evaluator import own_metrics, tfma_parts
+from components.evaluator.model_scores import ModelScores, Numbers, ScoredBatch, Scorer
+from components.evaluator.tfma_parts import Combiner, Metrics, Positions, SliceGroups
+from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
+from embedding_core.evaluation.candidates import RankedQueries, candidate_count, rank_queries
+from embedding_core.evaluation.towers import ExportedTowers
+from embedding_core.quality_rules import NOTHING_LEFT_OUT, RankingMetric, RankingSettings, ranking_metric
+from embedding_core.tasks import POSITIVE
+from embedding_core.training import Inputs
+
+# Computes the AUC of each user's rows, and the mean AUC of the users by slice.
+
+_Singles = npt.NDArray[np.float32]
+
+
+class GroupSums:
+    """Keeps user, label, prediction and weight of each pair of a row and a slice: 28 bytes per pair."""
+
+    def __init__(self) -> None:
+        """Start without rows."""
+        self._groups: list[npt.NDArray[np.int64]] = []  # `[2, pairs]`: slice and user
+        self._rows: list[_Singles] = []  # `[3, pairs]`: prediction, label, weight; float32, as models give them
+
+    def add(self, scores: ModelScores, rows: Positions, slices: Positions) -> None:
+        """Add the pairs of a row and a slice."""
+        if scores.user is None:
+            raise ConfigError("GroupAUC needs users: set `evaluation.user`.")
+        kept = scores.weight[rows] > 0
+        rows, slices = rows[kept], slices[kept]
+        self._groups.append(np.stack([slices, scores.user[rows]]))
+        self._rows.append(
+            np.stack([scores.prediction[rows], scores.label[rows], scores.weight[rows]]).astype(np.float32)
+        )
+
+    def of_slice(self, combiner: Combiner, number: int) -> Metrics:
+        """Return the metric of a slice, by TFMA's key; NaN if no user has rows of both labels."""
+        self._groups = [np.concatenate(self._groups, axis=1)]
+        self._rows = [np.concatenate(self._rows, axis=1)]
+        inside = self._groups[0][0] == number
+        return {combiner.key: group_auc(self._groups[0][1, inside], *self._rows[0][:, inside])}
+
+
+def group_auc(users: npt.NDArray[np.int64], prediction: _Singles, label: _Singles, weight: _Singles) -> float:
+    """Compute the mean of the users' AUCs, each weighted by the weights of the user's rows; inputs are `[rows]`.
+
+    A pair of rows with equal predictions counts half, as in the trapezoidal rule. A user whose rows all have the same
+    label has no AUC and is left out.
+
+    Returns:
+      The mean; NaN if no user has an AUC.
+    """
+    order = np.lexsort((prediction, users))
+    users, prediction = users[order], prediction[order]
+    positive = (weight * label)[order].astype(np.float64)
+    negative = (weight * (1 - label))[order].astype(np.float64)
+    new_user = np.diff(users, prepend=-1) != 0
+    ties = np.cumsum(new_user | (np.diff(prediction, prepend=np.nan) != 0)) - 1
+    owner = np.cumsum(new_user) - 1
+    first = np.flatnonzero(new_user)
+    before = np.cumsum(negative) - negative
+    tied = np.bincount(ties, negative)
+    start = np.flatnonzero(np.diff(ties, prepend=-1))
+    lower = before[start][ties] - before[first][owner]  # weight of the user's negatives with a lower prediction
+    won = np.bincount(owner, positive * (lower + tied[ties] / 2))
+    pairs = np.bincount(owner, positive) * np.bincount(owner, negative)
+    both, total = pairs > 0, np.bincount(owner, positive + negative)
+    return float(np.average(won[both] / pairs[both], weights=total[both])) if both.any() else math.nan
+
+
+# Ranks the queries of the eval split with exported models, and sums the queries' metrics by slice.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RankedData:
+    """What the ranking reads besides the models.
+
+    Attributes:
+      settings: how rankings are measured.
+      config: tables and features of the model.
+      vocabularies: folder of the model's vocabularies.
+      train_files, eval_files: TFRecord files of the splits.
+    """
+
+    settings: RankingSettings
+    config: EmbeddingConfig
+    vocabularies: str
+    train_files: Sequence[str]
+    eval_files: Sequence[str]
+
+    @classmethod
+    def of_folders(cls, settings: RankingSettings, table_configs: str, vocabularies: str, **files: Any) -> RankedData:
+        """Read the tables and features of a TableConfigs artifact."""
+        return cls(settings=settings, config=read_embedding_config(table_configs), vocabularies=vocabularies, **files)
+
+    def inputs(self) -> Inputs:
+        """Return the inputs that read the ids of candidates and histories."""
+        names = {table.vocabulary for table in self.config.tables if table.vocabulary is not None}
+        files = {name: os.path.join(self.vocabularies, f"{name}.txt") for name in names}
+        return Inputs(config=self.config, vocabularies=files, tasks=(POSITIVE,))
+
+    def tokens(self, feature: str) -> list[bytes]:
+        """Return the tokens of a feature in the order of their ids."""
+        table = self.config.table_of(feature)
+        if table.vocabulary is None:
+            return [str(number).encode() for number in range(candidate_count(self.config, feature))]
+        found: list[bytes] = read_vocabularies(self.vocabularies)[table.vocabulary].tokens.to_pylist()
+        return found[: candidate_count(self.config, feature)]
+
+
+class RankingSums:
+    """The sums of one ranking metric over the queries of each slice.
+
+    If true candidates are left out because they were seen, there is a second sum, with nothing left out.
+    """
+
+    def __init__(self) -> None:
+        """Start without queries."""
+        self._sums: dict[str, Numbers] = {"": np.zeros(0)}  # by what follows the name of the metric
+        self._counts: Numbers = np.zeros(0)
+
+    def add(self, scores: Any, rows: Positions, slices: Positions) -> None:
+        """Do nothing: `set` gives the queries, when all rows are read."""
+
+    def set(self, values: Numbers, queries: Positions, slices: Positions, suffix: str = "") -> None:
+        """Sum the values by slice; the query `queries[i]` belongs to the slice `slices[i]`.
+
+        Args:
+          values: the value of each query.
+          queries: query of each pair of a query and a slice.
+          slices: slice of each pair.
+          suffix: what follows the name of the metric in results.
+        """
+        self._sums[suffix] = np.bincount(slices, values[queries]).astype(np.float64)
+        self._counts = np.bincount(slices).astype(np.float64)
+
+    def of_slice(self, combiner: Combiner, number: int) -> Metrics:
+        """Return the means over the queries of a slice, by TFMA's key; NaN without queries."""
+        count = self._counts[number] if number < len(self._counts) else 0
+        return {
+            combiner.key._replace(name=combiner.key.name + suffix): float(sums[number] / count) if count else math.nan
+            for suffix, sums in self._sums.items()
+        }
+
+
+class ExportedRanking:
+    """The rankings of several exported models on the same queries."""
+
+    def __init__(
+        self, scorers: Mapping[str, Scorer], names: Sequence[str], data: RankedData, groups: SliceGroups
+    ) -> None:
+        """Rank all queries of the eval split.
+
+        Args:
+          scorers: the models by name.
+          names: names of the models; the first model determines the candidate feature.
+          data: what the ranking reads besides the models.
+          groups: the slices; a query belongs to the slices of its row.
+
+        Raises:
+          DataError: a model cannot retrieve, or the data cannot be ranked.
+        """
+        settings = data.settings
+        named = (data.config, settings.columns)
+        first = ExportedTowers(scorers[names[0]].model, *named, (), settings.feature)
+        tokens = data.tokens(first.feature)
+        towers = [ExportedTowers(scorers[name].model, *named, tokens, first.feature) for name in names]
+        queries, slices, count = [], [], 0
+
+        def on_rows(serialized: tf.Tensor) -> None:
+            nonlocal count
+            rows, numbers = groups.of_rows(serialized.numpy())
+            queries.append(rows + count)
+            slices.append(numbers)
+            count += len(serialized)
+
+        self._ranked: RankedQueries = rank_queries(
+            towers,
+            data.inputs(),
+            scorers[names[0]].positive,
+            settings,
+            train_files=data.train_files,
+            eval_files=data.eval_files,
+            seed=settings.seed,
+            counted=False,
+            on_rows=on_rows,
+        )
+        self._names = list(names)
+        self._queries, self._slices = np.concatenate(queries), np.concatenate(slices)
+
+    def fill(self, sums: Mapping[tuple[str, str], RankingSums]) -> None:
+        """Fill the sums, keyed by the names of model and metric, with the values of the queries."""
+        rankings = {"": self._ranked}
+        if self._ranked.nothing_left_out is not None:
+            rankings[NOTHING_LEFT_OUT] = self._ranked.nothing_left_out
+        for suffix, ranked in rankings.items():
+            for model, ranks in zip(self._names, ranked.ranks, strict=True):
+                mine = {metric: total for (name, metric), total in sums.items() if name == model}
+                metrics = [metric for metric in map(ranking_metric, mine) if isinstance(metric, RankingMetric)]
+                for name, values in ranked.values(metrics, ranks).items():
+                    # Without a ranked candidate the metrics of all models are 0, and would reach each other.
+                    measured = values if len(ranked.truths.values) else np.full_like(values, math.nan)
+                    mine[name].set(measured, self._queries, self._slices, suffix)
+
 
 _Quantities: TypeAlias = Callable[[ModelScores], list[Numbers]]
 
@@ -105,7 +307,7 @@ def _areas() -> _Buckets:
         made: Metrics = combiner.output_of(sums[:, 0], sums[:, 1])
         return made
 
-    return _Buckets(score_buckets.bucket_of, score_buckets.BUCKETS, _labels, output)
+    return _Buckets(own_metrics.bucket_of, own_metrics.BUCKETS, _labels, output)
 
 
 def _counts(scores: ModelScores) -> list[Numbers]:
@@ -163,7 +365,7 @@ class _Confusion:
     """Sums of the confusion matrix at each threshold, by slice."""
 
     def __init__(self, thresholds: list[float]) -> None:
-        self._sums = {one: _Sums(_matrix(one), lambda _, sums: {"cells": sums}) for one in thresholds}
+        self._sums = {threshold: _Sums(_matrix(threshold), lambda _, sums: {"cells": sums}) for threshold in thresholds}
 
     def add(self, scores: ModelScores, rows: Positions, slices: Positions) -> None:
         for sums in self._sums.values():
@@ -213,8 +415,8 @@ class MetricValues:
         """
         self._baselines = [spec.name for spec in config.model_specs if spec.is_baseline]
         computations = tfma_parts.computations_of(config)
-        self._derived = [one for one in computations if tfma_parts.is_derived(one)]
-        base = [one for one in computations if not tfma_parts.is_derived(one)]
+        self._derived = [computation for computation in computations if tfma_parts.is_derived(computation)]
+        base = [computation for computation in computations if not tfma_parts.is_derived(computation)]
         self._totals = [(one.combiner, one.keys[0], _total_of(one.combiner)) for one in base]
 
     @property

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow_model_analysis.proto import config_pb2
 
 from embedding_core.errors import ConfigError, DataError
-from embedding_core.evaluation.users import Numbering, ReadTokens
+from embedding_core.evaluation.queries import Numbering, ReadTokens
 from embedding_core.record_files import open_records
 
 Numbers: TypeAlias = npt.NDArray[np.float64]

@@ -1,26 +1,66 @@
-"""The ExampleGen component."""
+"""The ExampleGen component, and its driver, which fingerprints the files before TFX looks for a cached result."""
 
 from __future__ import annotations
 
 import hashlib
 import pathlib
+import posixpath
 from typing import Any, ClassVar
 
+from google.protobuf import json_format
 from tfx.dsl.components.base import executor_spec
 from tfx.proto import example_gen_pb2, range_config_pb2
+from tfx.types import standard_component_specs
 from tfx.types.standard_component_specs import FileBasedExampleGenSpec
 
-from components import spec_keys as keys
-from components.compat import FileBasedExampleGen
+from components import component_spec as keys
+from components.compat import FINGERPRINT_PROPERTY_NAME, FileBasedDriver, FileBasedExampleGen
 from components.component_spec import parameters, spec_with_outputs
-from components.example_gen.data_files import without_spans
-from components.example_gen.driver import Driver
-from components.example_gen.executor import Executor
+from components.example_gen.data_files import check_gaps, escaped, file_state, find_files, without_spans
+from components.example_gen.executor import Executor, settings_of
 from components.example_gen.readers import DATA_FORMATS
 from components.example_gen.settings import Settings
 from components.example_gen.splits import SPLITS
-from embedding_core.errors import ConfigError
+from embedding_core.errors import ConfigError, DataError
 from embedding_core.schema import Json
+
+# The driver of ExampleGen: finds and fingerprints the files before TFX looks for a cached result.
+
+
+class Driver(FileBasedDriver):
+    """TFX's driver, with an error if no file matches, and a finer fingerprint of the files.
+
+    TFX's fingerprint covers the number of files, their total size and their modification times in seconds. It misses a
+    file that was renamed, or replaced by one of the same size within a second or with its time set back. KFP runs TFX's
+    driver, not this one.
+    """
+
+    def resolve_exec_properties(self, exec_properties: Json, *args: Any, **kwargs: Any) -> Json:
+        """Fill in the span, the version and the fingerprint of the files.
+
+        Raises:
+          DataError: no file matches, the files cannot be grouped by span, or a span that must have a file has none.
+        """
+        input_base = exec_properties[standard_component_specs.INPUT_BASE_KEY]
+        try:
+            # TFX interprets the folder as a part of the pattern.
+            literal = {**exec_properties, standard_component_specs.INPUT_BASE_KEY: escaped(input_base)}
+            resolved: Json = super().resolve_exec_properties(literal, *args, **kwargs)
+        except ValueError as error:
+            raise DataError(f"the files under {input_base!r} cannot be grouped by span: {error}.") from error
+        config = json_format.Parse(
+            resolved[standard_component_specs.INPUT_CONFIG_KEY], example_gen_pb2.Input(), ignore_unknown_fields=True
+        )
+        resolved[standard_component_specs.INPUT_BASE_KEY] = input_base
+        digest = hashlib.sha256()
+        spans, pattern = settings_of(exec_properties).spans, config.splits[0].pattern
+        data = find_files(input_base, pattern, exec_properties[keys.DATA_FORMAT], spans)
+        check_gaps(data.gaps, spans, input_base)
+        for path in data.files:
+            state = "\0".join(map(str, file_state(path)))
+            digest.update(f"{posixpath.relpath(path, input_base)}\0{state}\n".encode())
+        resolved[FINGERPRINT_PROPERTY_NAME] += f",files:{digest.hexdigest()[:16]}"
+        return resolved
 
 
 class ExampleGenSpec(FileBasedExampleGenSpec):

@@ -1,23 +1,191 @@
-"""Finds the files of the data, and assigns them to workers. TFX is loaded for remote files only.
+"""Finds, fingerprints and opens the files of the data, and assigns them to workers. Only remote files load TFX.
 
 `input_base` is literal: no character of it is a pattern. `pattern` is a glob with `*`, `?` and `[...]`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import datetime
 import glob
+import hashlib
+import io
+import itertools
+import json
+import lzma
 import os
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
-from components.example_gen.formats import format_of
-from components.example_gen.opened_files import reading
+from components.example_gen.settings import Compression, Settings, compression_of, format_of, unpacked
 from components.example_gen.spans import Gaps, PatternSpans
 from embedding_core.errors import DataError, nearest
-from embedding_core.storage import is_remote
+from embedding_core.schema import Json
+from embedding_core.storage import bounds, check_regular, is_remote
+
+# Opens and decompresses files, local or on TFX's file systems, with errors that name the file.
+#
+# TensorFlow and TFX are loaded only for remote files; Python opens local files itself.
+
+_BUFFER = 1 << 20
+_START = 10
+
+
+class _Remote(io.RawIOBase):
+    """Adapts a file of TFX's file systems to `io.RawIOBase`, which `io.BufferedReader` requires."""
+
+    def __init__(self, path: str) -> None:
+        from tfx.dsl.io import fileio
+
+        self._file: Any = fileio.open(path, "rb")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._file.seek(offset, whence)
+        return self.tell()
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+class _Unpacked(io.BufferedReader):
+    """A decompressed stream that also closes the compressed one, which decompressors leave open."""
+
+    def __init__(self, packed: io.BufferedReader, compression: Compression) -> None:
+        super().__init__(unpacked(packed, compression), buffer_size=_BUFFER)
+        self._packed = packed
+
+    def close(self) -> None:
+        super().close()
+        self._packed.close()
+
+
+def open_file(path: str) -> io.BufferedReader:
+    """Return the file as a seekable binary stream.
+
+    Raises:
+      OSError: it is missing, cannot be read, or is not a regular file.
+    """
+    if is_remote(path):
+        return io.BufferedReader(_Remote(path), buffer_size=_BUFFER)
+    check_regular(path)
+    return io.BufferedReader(io.FileIO(path), buffer_size=_BUFFER)
+
+
+def open_unpacked(path: str, compression: Compression | None = None) -> io.BufferedReader:
+    """Return the file as a decompressed binary stream.
+
+    Args:
+      path: the file.
+      compression: the configured one; None recognizes it by the file's first bytes, not by its name.
+
+    Raises:
+      DataError: the file is not compressed as configured.
+    """
+    stream = open_file(path)
+    present = compression_of(stream.peek(_START))
+    if compression is not None and compression not in (present, "none"):
+        what = "not compressed" if present == "none" else f"compressed as {present}"
+        raise DataError(
+            f"{path}: `data.compression` is {compression!r}, and by its first bytes the file is {what}: correct the "
+            "key, or leave it out to have every file recognized by its first bytes."
+        )
+    packing = present if compression is None else compression
+    return stream if packing == "none" else _Unpacked(stream, packing)
+
+
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Convert the errors of reading a file to a DataError that names the file."""
+    try:
+        yield
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
+        raise DataError(f"{path} is truncated or damaged ({error}): write it again.") from error
+    except OSError as error:
+        if error.errno is None:  # raised by a decompressor, not by the system
+            raise DataError(f"{path} is truncated or damaged ({error}): write it again.") from error
+        raise DataError(f"{path} cannot be read: {error}") from error
+    except Exception as error:
+        # TensorFlow's file systems raise OpError, which is available only if TensorFlow is loaded.
+        if "tensorflow" in sys.modules and isinstance(error, sys.modules["tensorflow"].errors.OpError):
+            raise DataError(f"{path} cannot be read: {error}") from error
+        raise
+
+
+def check_columns(path: str, present: Sequence[str], settings: Settings) -> None:
+    """Check the names of a file's columns.
+
+    Args:
+      path: the file.
+      present: names of its columns.
+      settings: which columns are needed, which are made of them, and which names may be shown.
+
+    Raises:
+      DataError: there are too many columns, a name occurs twice, a needed column is absent, or a column has the name
+        of a new one.
+    """
+    check_number_of_columns(path, len(present))
+    counts = Counter(present)
+    twice = next((name for name in present if counts[name] > 1), None)
+    if twice is not None:
+        places = [at for at, name in enumerate(present, start=1) if name == twice]
+        raise DataError(
+            f"{path}: column {settings.shown_name(twice)!r} occurs {len(places)} times in the header, first as columns "
+            f"{places[0]} and {places[1]}: names must be unique."
+        )
+    for name in settings.needed:
+        if name not in counts:
+            known = map(settings.shown_name, present)
+            raise DataError(f"{path}: column {name!r} is missing: {nearest(name, known)}")
+    check_made(path, present, settings.made)
+
+
+def check_number_of_columns(path: str, count: int) -> None:
+    """Check that a file has at most `bounds.COLUMNS` columns.
+
+    Raises:
+      DataError: it has more.
+    """
+    if count > bounds.COLUMNS:
+        raise DataError(
+            f"{path} has {count:,} columns, and {bounds.COLUMNS:,} is the most that is read: correct the delimiter and "
+            "the line breaks, or write only the columns that you need, and many similar ones as one column of lists."
+        )
+
+
+def check_made(path: str, present: Sequence[str], made: Sequence[str]) -> None:
+    """Check that no column of the file has the name of a new column.
+
+    Raises:
+      DataError: a column has such a name.
+    """
+    for name in (name for name in made if name in present):
+        raise DataError(
+            f"{path}: there is a column {name!r}, and `data.histories.columns` makes one of this name: give the new "
+            "one another name."
+        )
+
 
 # Bytes of text or records that one worker takes at a time, and the assumed unpacked bytes per packed byte.
 _GROUP_BYTES = 64 << 20
@@ -231,3 +399,93 @@ def file_state(path: str) -> tuple[int, ...]:
 
         remote = fileio.stat(path)
         return int(remote.length), int(remote.mtime_nsec)
+
+
+# Describes the data that was read, span by span or file by file, so that a later run can recognize it.
+
+Span: TypeAlias = str | int
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """The files of one span; or one file, if the pattern has no spans.
+
+    Attributes:
+      span: a date "2011-10-01", a number, or None.
+      source: the pattern of the files with its placeholders, or the path of the one file.
+      files: their paths.
+      size: bytes of all of them.
+      state: digest of their sizes and times of change: if it is the same, so are the contents. Empty if the storage of
+        the files has no times.
+    """
+
+    span: Span | None
+    source: str
+    files: tuple[str, ...]
+    size: int
+    state: str
+
+    def sha256(self, digest_of: Callable[[str], str]) -> str:
+        """Compute one digest over the contents of the files; names and order do not count.
+
+        Args:
+          digest_of: function that returns the sha256 of a file.
+        """
+        digests = sorted(digest_of(path) for path in self.files)
+        return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
+def find_pieces(files: Sequence[str], input_base: str, settings: Settings) -> list[Piece]:
+    """Group the files into pieces: one per span, in order, or one per file without spans.
+
+    Args:
+      files: paths that `find_files` returned.
+      input_base: the folder of the data.
+      settings: settings of ExampleGen.
+    """
+    if settings.spans is None:
+        return [_piece(None, path, (path,)) for path in files]
+    source = posixpath.join(input_base, settings.spans.pattern)
+    dated = sorted(span_numbers(files, input_base, settings.spans))
+    grouped = itertools.groupby(dated, key=lambda one: one[0])
+    by_name = [(settings.spans.name_of(span), tuple(path for _, path in members)) for span, members in grouped]
+    return [_piece(span, source, paths) for span, paths in by_name]
+
+
+def _piece(span: Span | None, source: str, paths: tuple[str, ...]) -> Piece:
+    states = sorted(map(file_state, paths))
+    state = ""
+    if all(all(times) for _, *times in states):
+        state = hashlib.sha256(json.dumps(states).encode()).hexdigest()
+    return Piece(span, source, paths, sum(size for size, *_ in states), state)
+
+
+def pieces_fact(pieces: Iterable[Piece], settings_json: str, digests: Mapping[str, str]) -> Json:
+    """Describe the data of Examples: `pieces`, and `rows`, which is a digest of the settings that select rows.
+
+    Args:
+      pieces: pieces of the data.
+      settings_json: the settings of ExampleGen.
+      digests: sha256 of every file.
+    """
+    entries = [
+        {
+            "span": piece.span,
+            "source": piece.source,
+            "files": len(piece.files),
+            "size": piece.size,
+            "sha256": piece.sha256(digests.__getitem__),
+            "state": piece.state,
+        }
+        for piece in pieces
+    ]
+    return {"rows": rows_digest(settings_json), "pieces": entries}
+
+
+def rows_digest(settings_json: str) -> str:
+    """Compute a digest of the settings that determine the rows of each split: `row_filters`, `split`, `histories`."""
+    given = json.loads(settings_json)
+    chosen = {key: given.get(key) or None for key in ("row_filters", "split")}
+    if given.get("histories"):
+        chosen["histories"] = given["histories"]
+    return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:16]

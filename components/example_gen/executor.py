@@ -21,14 +21,21 @@ from tfx.dsl.io import fileio
 from tfx.proto import example_gen_pb2
 from tfx.types import artifact_utils, standard_component_specs
 
-from components import spec_keys as keys
+from components import component_spec as keys
 from components.base_executor import ComponentExecutor, Execution, Properties
 from components.column_summary import COLUMNS_FACT, Summaries, summaries_to_json
-from components.example_gen.data_files import check_gaps, find_files, group_files, size_of, unpacked_bytes
+from components.example_gen.data_files import (
+    check_gaps,
+    find_files,
+    find_pieces,
+    group_files,
+    pieces_fact,
+    size_of,
+    unpacked_bytes,
+)
 from components.example_gen.event_files import number_of_parts, read_part, write_events
 from components.example_gen.histories import write_histories
 from components.example_gen.ingest import ingest
-from components.example_gen.pieces import find_pieces, pieces_fact
 from components.example_gen.prepared_rows import read_rows
 from components.example_gen.rows import SHOWN
 from components.example_gen.settings import Settings

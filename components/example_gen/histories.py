@@ -10,14 +10,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.example_gen.event_columns import moments
-from components.example_gen.event_tables import FRACTION, REMEMBERED, SIDE, TIE, UNIT, USER, WHOLE, column
-from components.example_gen.history_section import Histories
-from components.example_gen.ingest import write_rows
+from components.example_gen.event_files import FRACTION, REMEMBERED, SIDE, TIE, UNIT, USER, WHOLE, column
+from components.example_gen.ingest import Shards, write_rows
+from components.example_gen.prepared_rows import moments
 from components.example_gen.row_selection import SplitLeaveOneOut
 from components.example_gen.rows import Mask
-from components.example_gen.settings import Settings
-from components.example_gen.shards import Shards
+from components.example_gen.settings import Histories, Settings
 from components.example_gen.splits import SPLITS
 from components.example_gen.tally import Tally
 

@@ -10,9 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.example_gen.arrays import kind_of, tokens
-from components.example_gen.label_section import Label
-from components.example_gen.rows import Batch, Mask, is_list, map_values, values_per_row
+from components.example_gen.rows import Batch, Mask, is_list, kind_of, map_values, tokens, values_per_row
+from components.example_gen.settings import Label
 from components.example_gen.tally import Labels
 from components.example_gen.values import FALSE, TRUE, Value, number, same, short
 from components.example_gen.whole_numbers import keys_of

@@ -1,27 +1,201 @@
-"""Reads rows and prepares them for examples: filters, splits and converts them, and sets bad rows aside."""
+"""Reads rows and prepares them for examples and histories: filters, splits, converts them, sets bad rows aside."""
 
 from __future__ import annotations
 
+import math
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from components.example_gen.arrays import floats, kind_of, tokens
-from components.example_gen.event_columns import Events, events_of, without_lists
-from components.example_gen.filters import filter_rows
 from components.example_gen.labels import count_labels, label_values, several_values, weight_reasons, without_any
 from components.example_gen.readers import read_batches
-from components.example_gen.rows import SHOWN, Batch, flat_values, values_per_row
-from components.example_gen.settings import Settings
-from components.example_gen.splits import assign_splits
+from components.example_gen.rows import (
+    SHOWN,
+    BadRows,
+    Batch,
+    Mask,
+    flat_values,
+    floats,
+    kind_of,
+    map_values,
+    tokens,
+    values_per_row,
+)
+from components.example_gen.settings import Histories, Settings
+from components.example_gen.splits import assign_splits, filter_rows, meets
 from components.example_gen.tally import Labels, Tally
-from components.example_gen.values import hiding_texts
-from components.example_gen.whole_numbers import count_whole_numbers, with_whole_numbers
+from components.example_gen.values import NOT_A_MOMENT, UNITS, Value, hiding_texts, instant, number
+from components.example_gen.whole_numbers import count_whole_numbers, keys_of, with_whole_numbers
 from components.progress import report
+from embedding_core.errors import DataError
+
+# Reads the columns that histories are made of: user, time, and the values that histories list.
+
+_DATE = len(UNITS) - 1
+_INT64 = 1 << 63
+_WHOLE = r"^-?\d{1,18}$"  # texts that are surely an int64
+
+
+Units: TypeAlias = npt.NDArray[np.int8]
+
+
+class Events(NamedTuple):
+    """The rows as events.
+
+    Attributes:
+      user: the user's key (`keys_of`).
+      whole: floor of the time if it is a number; microseconds since 1970 if it is a date.
+      fraction: fractional part of the time if it is a number, in [0, 1); 0 if it is a date.
+      unit: unit of the time, as a position in `UNITS`; -1 for a number that is not a Unix time. int8.
+      remembered: whether later histories hold the event.
+      values: the tokens that histories list, by source column.
+    """
+
+    user: pa.Array
+    whole: npt.NDArray[np.int64]
+    fraction: npt.NDArray[np.float64]
+    unit: Units
+    remembered: Mask
+    values: Mapping[str, pa.Array]
+
+    def keep(self, mask: Mask) -> Events:
+        """Keep the rows whose mask is true."""
+        chosen = pa.array(mask)
+        values = {name: column.filter(chosen) for name, column in self.values.items()}
+        arrays = (self.whole[mask], self.fraction[mask], self.unit[mask], self.remembered[mask])
+        return Events(self.user.filter(chosen), *arrays, values)
+
+    def first_of_each_kind(self) -> dict[str, int]:
+        """Return the position of the first time in each unit, by the unit's name or `NOT_A_MOMENT`."""
+        units, rows = np.unique(self.unit, return_index=True)
+        names = [NOT_A_MOMENT if unit < 0 else UNITS[unit].name for unit in units.tolist()]
+        return dict(zip(names, rows.tolist(), strict=True))
+
+
+def without_lists(batch: Batch, histories: Histories, bad: BadRows) -> Batch:
+    """Set aside the rows that hold several values in a column that histories read."""
+    reasons: dict[int, str] = {}
+    for name in histories.read:
+        reasons = {**several_values(name, batch.columns[name]), **reasons}
+    return batch.set_aside(bad, dict(sorted(reasons.items()))) if reasons else batch
+
+
+def events_of(batch: Batch, histories: Histories) -> tuple[Events, dict[int, str]]:
+    """Read user, time and values of rows that hold at most one of each.
+
+    Returns:
+      The events, one for each row; and the reason why each bad row is bad, by position.
+
+    Raises:
+      DataError: a column whose values are listed holds floats.
+    """
+    reasons: dict[int, str] = {}
+    remembered = np.ones(len(batch), dtype=bool)
+    for condition in histories.conditions:
+        met, wrong = meets(batch, condition)
+        remembered &= met
+        reasons = {**wrong, **reasons}
+    values = {name: _listed(name, batch) for name in histories.sources}
+    whole, fraction, unit, wrong = _times(batch.column(histories.time), batch.decimal)
+    reasons = {**{row: f"column {histories.time!r}, the time: {text}" for row, text in wrong.items()}, **reasons}
+    user, wrong = keys_of(batch.column(histories.user), batch.decimal)
+    reasons |= {row: f"column {histories.user!r}, whose events make histories: {text}" for row, text in wrong.items()}
+    for row in np.flatnonzero(user.is_null().to_numpy(zero_copy_only=False)).tolist():
+        reasons[row] = f"column {histories.user!r}, whose events make histories: it has no value"
+    return Events(user, whole, fraction, unit, remembered, values), reasons
+
+
+def _listed(name: str, batch: Batch) -> pa.Array:
+    column = tokens(name, batch.with_column(name, batch.column(name)))
+    if kind_of(column) == "float" and column.null_count < len(column):
+        raise DataError(
+            f"{batch.place(int(batch.index[0]))}: column {name!r} holds floats, and histories list tokens: store "
+            "them as text or whole numbers."
+        )
+    return column.cast(pa.large_binary()) if kind_of(column) == "bytes" else column
+
+
+def _times(
+    column: pa.Array, decimal: str
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], Units, dict[int, str]]:
+    """Return `whole`, `fraction` and `unit` of `Events`; and the reason for each bad row, by position."""
+    rows = len(column)
+    missing = column.is_null().to_numpy(zero_copy_only=False)
+    reasons = dict.fromkeys(np.flatnonzero(missing).tolist(), "it has no value")
+    if pa.types.is_temporal(column.type):
+        return _int64(column.cast(pa.timestamp("us"))), np.zeros(rows), np.full(rows, _DATE, np.int8), reasons
+    if pa.types.is_integer(column.type):
+        whole = _int64(column)
+        return whole, np.zeros(rows), _units(whole), reasons
+    is_text = kind_of(column) == "bytes"
+    if is_text and pc.all(pc.match_substring_regex(column.cast(pa.large_binary()), _WHOLE)).as_py():
+        whole = _int64(column.cast(pa.large_binary()).cast(pa.string()))
+        return whole, np.zeros(rows), _units(whole), reasons
+    known: list[tuple[int, float, bool]] = [(0, 0.0, False)]
+
+    def position(value: Value) -> np.int64:
+        known.append(_time(value, decimal))
+        return np.int64(len(known) - 1)
+
+    positions, wrong = map_values(column, position, np.int64(0))
+    whole, fraction, dated = (np.array(part)[positions] for part in zip(*known, strict=True))
+    whole = whole.astype(np.int64)
+    units = np.where(dated, np.int8(_DATE), _units(whole))
+    return whole, fraction.astype(np.float64), units, {**reasons, **wrong}
+
+
+def _units(whole: npt.NDArray[np.int64]) -> Units:
+    units = np.full(len(whole), -1, np.int8)
+    for position, unit in enumerate(UNITS):
+        units[(unit.low <= whole) & (whole < unit.high)] = position
+    return units
+
+
+def moments(
+    whole: npt.NDArray[np.int64], fraction: npt.NDArray[np.float64], units: Units
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """Convert times in several units as `instant` does; keep times in one unit, which may be positions, as they are.
+
+    Args:
+      whole: `whole` of `Events`, `[rows]`.
+      fraction: `fraction` of `Events`, `[rows]`.
+      units: `unit` of `Events`, `[rows]`.
+
+    Returns:
+      The times as `whole` and `fraction` of one unit. If they are of several units, this is the microsecond.
+    """
+    present = np.unique(units[units >= 0]).tolist()
+    if len(present) < 2:
+        return whole, fraction
+    whole, fraction = whole.copy(), fraction.copy()
+    for position in present:
+        unit, rows = UNITS[position], units == position
+        exact, rest = np.divmod(whole[rows] * unit.multiply, unit.divide)
+        rounded = np.floor_divide((whole[rows] + fraction[rows]) * unit.multiply, unit.divide)
+        is_whole = fraction[rows] == 0
+        whole[rows] = np.where(is_whole, exact, rounded.astype(np.int64))
+        fraction[rows] = np.where(is_whole, rest / unit.divide, 0.0)
+    return whole, fraction
+
+
+def _int64(column: pa.Array) -> npt.NDArray[np.int64]:
+    numbers: npt.NDArray[np.int64] = pc.fill_null(column.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def _time(value: Value, decimal: str) -> tuple[int, float, bool]:
+    try:
+        amount = number(value, decimal)
+    except ValueError:
+        return instant(value), 0.0, True
+    if not math.isfinite(amount) or not -_INT64 <= amount < _INT64:
+        raise ValueError(f"{value!r} is not a finite number within 64 bits")
+    return math.floor(amount), amount - math.floor(amount), False
 
 
 class Rows(NamedTuple):

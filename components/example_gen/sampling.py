@@ -11,17 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.example_gen.csv_format import COMMON_DELIMITERS
-from components.example_gen.event_tables import event_tables, joined
+from components.example_gen.event_files import event_tables, joined
 from components.example_gen.histories import count_histories
-from components.example_gen.history_section import Histories
 from components.example_gen.ingest import count_rows
-from components.example_gen.parquet_rows import opened_parquet
 from components.example_gen.prepared_rows import prepared
-from components.example_gen.readers import read_batches
+from components.example_gen.readers import opened_parquet, read_batches
 from components.example_gen.row_selection import Split, SplitByHash, SplitLeaveOneOut
 from components.example_gen.rows import BadRows, Batch, FirstRows, flat_values, is_list, values_per_row
-from components.example_gen.settings import Settings
+from components.example_gen.settings import COMMON_DELIMITERS, Histories, Settings
 from components.example_gen.tally import Tally
 from components.example_gen.whole_numbers import count_whole_numbers, with_whole_numbers
 from embedding_core.storage import bounds
@@ -156,7 +153,7 @@ def _restricted(settings: Settings, names: Set[str]) -> Settings:
     columns = {name: kind for name, kind in settings.columns.items() if name in names or name in made}
     return settings.replace(
         columns=columns,
-        row_filters=tuple(one for one in settings.row_filters if one.column in names),
+        row_filters=tuple(filter_ for filter_ in settings.row_filters if filter_.column in names),
         split=_restricted_split(settings, histories, names),
         labels={name: label for name, label in settings.labels.items() if label.column in names},
         weight=settings.weight if settings.weight in names else None,

@@ -8,10 +8,8 @@ import json
 from collections.abc import Iterable, Iterator
 
 from components.column_summary import ColumnSummary, summaries_of_json
-from components.example_gen.history_section import Histories
-from components.example_gen.label_section import Label
 from components.example_gen.rows import SHOWN, BadRows
-from components.example_gen.settings import Settings
+from components.example_gen.settings import Histories, Label, Settings
 from components.example_gen.values import DATE, NOT_A_MOMENT, stands_for_missing
 from embedding_core.errors import DataError, nearest
 from embedding_core.schema import Json

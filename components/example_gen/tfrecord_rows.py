@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
-from components.checked_records import read_records
-from components.example_gen.opened_files import check_made, check_number_of_columns, open_unpacked, reading
-from components.example_gen.parquet_rows import typed_batch
+from components.artifact_files import read_records
+from components.example_gen.data_files import check_made, check_number_of_columns, open_unpacked, reading
+from components.example_gen.readers import typed_batch
 from components.example_gen.rows import BadRows, Batch, FirstRows
 from components.example_gen.settings import Settings
 from embedding_core.errors import DataError

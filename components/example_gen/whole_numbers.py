@@ -14,8 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.example_gen.arrays import time_texts
-from components.example_gen.rows import BadRows, Batch, Mask, flat_values, is_list, widened
+from components.example_gen.rows import BadRows, Batch, Mask, flat_values, is_list, time_texts, widened
 from components.example_gen.settings import Settings
 from components.example_gen.values import text_of
 

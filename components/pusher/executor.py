@@ -15,17 +15,16 @@ from tfx import types
 from tfx.dsl.io import fileio
 from tfx.utils import io_utils
 
+from components import component_spec as keys
 from components import progress
-from components import spec_keys as keys
 from components.base_executor import ComponentExecutor, Execution
 from components.compat import PusherExecutor
 from components.pusher.delta_push import find_pushed, push_delta
 from components.pusher.proof import edges_of, prove, rows_below
 from components.pusher.publish import publish
 from components.pusher.push_section import Deltas
-from components.pusher.served import Publication, identity_of
+from components.pusher.served import Publication, identity_of, model_digests
 from components.pusher.trained_model import Sources, Trained, load_trained
-from components.pusher.version_manifest import model_digests
 from components.pusher.warmup import write_warmup
 from embedding_core.delta_protocol import DeltaError
 from embedding_core.errors import CheckpointError, NonfiniteError

@@ -17,8 +17,15 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from components.pusher.served import Publication, served_versions
-from components.pusher.version_manifest import MANIFEST, MODEL, copy_model, is_version, write_manifest
+from components.pusher.served import (
+    MANIFEST,
+    MODEL,
+    Publication,
+    copy_model,
+    is_version,
+    served_versions,
+    write_manifest,
+)
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.schema import Json
 from embedding_core.storage import exists, file_digest, file_names_below, remove_tree, scratch_folder

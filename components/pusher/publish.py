@@ -18,8 +18,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from components.artifact_files import RECORD_SUFFIX
-from components.pusher.served import Publication, number_names, served_versions
-from components.pusher.version_manifest import MODEL, copy_model, is_version, write_manifest
+from components.pusher.served import (
+    MODEL,
+    Publication,
+    copy_model,
+    is_version,
+    number_names,
+    served_versions,
+    write_manifest,
+)
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.schema import Json
 from embedding_core.storage import (

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from components.pusher.delta_chain import chain_of_version, write_chain
 from components.pusher.publish import publish, require_local
-from components.pusher.served import Publication, served_versions
-from components.pusher.version_manifest import content_digest, verify_version, version_digests
+from components.pusher.served import Publication, content_digest, served_versions, verify_version, version_digests
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.schema import Json
 from embedding_core.storage import StrPath, readable_as

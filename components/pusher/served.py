@@ -1,15 +1,150 @@
-"""Lists, reads and verifies served versions, local or in an object store; finds one whose push was not recorded."""
+"""Lists, reads and verifies served versions and their manifests, local or in an object store."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
-from components.pusher.version_manifest import read_facts, verify_version
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.schema import Json
-from embedding_core.storage import FileDigest, StrPath, is_remote, json_digest, names_in
+from embedding_core.storage import (
+    FileDigest,
+    SealedFolder,
+    StrPath,
+    exists,
+    file_digest,
+    file_names_below,
+    is_remote,
+    json_digest,
+    make_folders,
+    names_in,
+)
+
+# Writes and verifies the manifest of a published model: the size and sha256 of every file, in the version folder.
+#
+# It is in ``assets.extra/``, the one folder of a SavedModel that TensorFlow leaves to others.
+
+MANIFEST = "assets.extra/manifest.json"
+MODEL = "saved_model.pb"
+"""The file without which neither TensorFlow nor a server loads a version."""
+
+_ADDED = "assets.extra/"
+_SEALED = SealedFolder(
+    manifest=MANIFEST,
+    seal="seal",
+    size="bytes",
+    missing="name the folder of one published version, such as runs/x/serving/1790000000; if it is one, publish the "
+    "model again",
+    remedy="publish the model again",
+)
+
+
+def is_version(folder: StrPath) -> bool:
+    """Return whether a folder, local or at an address, is a published version, complete or not."""
+    return exists(os.path.join(folder, MODEL)) or exists(os.path.join(folder, MANIFEST))
+
+
+def version_digests(folder: StrPath) -> dict[str, FileDigest]:
+    """Compute the digests of all files of a model except the manifest.
+
+    Raises:
+      CheckpointError: there is a symbolic link, whose target is not part of the folder.
+    """
+    return {name: file_digest(os.path.join(folder, name)) for name in _file_names(folder)}
+
+
+def model_digests(folder: StrPath) -> dict[str, FileDigest]:
+    """Compute the digests of what a SavedModel computes with: all its files except those that a push adds.
+
+    Raises:
+      CheckpointError: as in `version_digests`.
+    """
+    files = version_digests(folder)
+    return {name: digest for name, digest in files.items() if not name.startswith(_ADDED)}
+
+
+def _file_names(folder: StrPath) -> list[str]:
+    for path in Path(folder).rglob("*") if not is_remote(folder) else ():
+        if path.is_symlink():
+            raise CheckpointError(f"{str(path)!r} is a symbolic link: a model must hold its files itself; replace it.")
+    return [name for name in file_names_below(folder) if name != MANIFEST]
+
+
+def content_digest(files: Mapping[str, FileDigest]) -> str:
+    """Compute one sha256 over the names and digests of all files: it is equal if and only if the contents are."""
+    lines = "".join(f"{files[name]['sha256']}  {name}\n" for name in sorted(files))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def copy_model(source: StrPath, target: str) -> dict[str, FileDigest]:
+    """Copy a model into an empty local folder, and read it back.
+
+    Args:
+      source: folder of a SavedModel.
+      target: an empty folder.
+
+    Returns:
+      The digests of the files.
+
+    Raises:
+      CheckpointError: what was written is not what was read.
+    """
+    files = {}
+    for name in _file_names(source):
+        make_folders(os.path.dirname(os.path.join(target, name)))
+        files[name] = file_digest(os.path.join(source, name), copy_to=os.path.join(target, name))
+    if files != version_digests(target):
+        raise CheckpointError(
+            f"the copy of {os.fspath(source)!r} is not what was read: check the disk, and push again."
+        )
+    return files
+
+
+def write_manifest(folder: str, files: Mapping[str, FileDigest], facts: Json) -> str:
+    """Write the manifest of a version.
+
+    Args:
+      folder: folder of the copied model.
+      files: digests of its files.
+      facts: JSON values that the manifest says besides the files (vocabularies, parity figures).
+
+    Returns:
+      The content digest.
+    """
+    digest = content_digest(files)
+    _SEALED.write(folder, {"digest": digest, "facts": facts}, files)
+    return digest
+
+
+def read_facts(folder: StrPath) -> Json:
+    """Read what the manifest of a version says besides its files, which are not verified.
+
+    Raises:
+      CheckpointError: the manifest is missing or damaged.
+    """
+    facts: Json = _SEALED.read(folder)["facts"]
+    return facts
+
+
+def verify_version(folder: StrPath) -> Json:
+    """Read the manifest of a published version, local or at an address, and check every file against it.
+
+    Returns:
+      The manifest: `digest`, `facts` and `files`.
+
+    Raises:
+      CheckpointError: the manifest is missing or damaged, or a file is missing, damaged, a link or not listed there.
+    """
+    manifest = _SEALED.verify(folder, version_digests)
+    if content_digest(manifest["files"]) != manifest.get("digest"):
+        raise CheckpointError(
+            f"{os.fspath(folder)!r} is damaged: `digest` of its manifest is not that of its files; publish the model "
+            "again."
+        )
+    return manifest
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,11 +16,10 @@ from embedding_core.columns import DenseInputs
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines import HostEngine
 from embedding_core.errors import ConfigError
-from embedding_core.model_inputs import call_model, is_two_tower, sequence_lengths, token_candidate
+from embedding_core.model_inputs import call_model, is_two_tower, sequence_lengths, served_outputs, token_candidate
 from embedding_core.rows_dtype import RowsDtype, RowsDtypes
 from embedding_core.serving import DeltaExport, columns_of, export_model, named_inputs, synthetic_rows
-from embedding_core.serving.row_formats import rounded
-from embedding_core.task_outputs import served_outputs
+from embedding_core.serving.lookups import rounded
 from embedding_core.tasks import POSITIVE, Task
 from embedding_core.top_k_config import TopK
 from embedding_core.training import Inputs

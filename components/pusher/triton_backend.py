@@ -27,8 +27,8 @@ class TritonPythonModel:
             signature = tf.compat.v1.saved_model.load(self._session, ["serve"], folder).signature_def[name]
         self._inputs, self._outputs = sorted(signature.inputs), sorted(signature.outputs)
         self._call = self._session.make_callable(
-            [signature.outputs[one].name for one in self._outputs],
-            feed_list=[signature.inputs[one].name for one in self._inputs],
+            [signature.outputs[output].name for output in self._outputs],
+            feed_list=[signature.inputs[input_].name for input_ in self._inputs],
         )
 
     def execute(self, requests: list[Any]) -> list[Any]:

@@ -21,8 +21,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from components.pusher.publish import require_local
-from components.pusher.served import served_versions
-from components.pusher.version_manifest import MODEL
+from components.pusher.served import MODEL, served_versions
 from embedding_core.errors import ConfigError
 from embedding_core.storage import StrPath, whole_file
 
@@ -83,7 +82,7 @@ def _signature(base: StrPath, name: str) -> Any:
         raise ConfigError(f"{str(file.parent)!r} is not a version: it has no {MODEL!r}; name a folder of versions.")
     signatures = saved_model_pb2.SavedModel.FromString(file.read_bytes()).meta_graphs[0].signature_def
     if name not in signatures:
-        there = ", ".join(sorted(one for one in signatures if not one.startswith("__")))
+        there = ", ".join(sorted(signature for signature in signatures if not signature.startswith("__")))
         raise ConfigError(f"`--signature` is {name!r}: version {versions[-1]} has {there}.")
     return signatures[name]
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from tfx.dsl.components.base import base_executor
 
+from components import component_spec as keys
 from components import progress
-from components import spec_keys as keys
 from components.base_executor import ComponentExecutor, Execution, files_below
 from components.run_inputs import inputs_of_run, same_run_digests
 from embedding_core.evaluation import (

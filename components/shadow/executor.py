@@ -5,12 +5,12 @@ from __future__ import annotations
 from tfx.dsl.components.base import base_executor
 from tfx.utils import path_utils
 
+from components import component_spec as keys
 from components import progress
-from components import spec_keys as keys
 from components.artifact_files import read_embedding_config
 from components.base_executor import ComponentExecutor, Execution
-from components.shadow.log_files import log_sizes
 from components.shadow.request_log import read_requests
+from components.shadow.shadow_section import log_sizes
 from embedding_core.schema import Json
 from embedding_core.shadow.replay import replay
 from embedding_core.shadow.request_rows import Public
@@ -32,7 +32,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
           EmbeddingError: the log is missing or damaged, or a model does not load.
         """
         files = log_sizes(execution.properties[keys.REQUESTS])
-        execution.files_read.extend({"path": one["path"], "size": one["size"]} for one in files)
+        execution.files_read.extend({"path": file["path"], "size": file["size"]} for file in files)
         figures: Json = {"passed": True, "reason": "", "note": _NOTHING}
         if execution.inputs.get(keys.PREVIOUS_MODEL):
             figures = _replayed(execution)

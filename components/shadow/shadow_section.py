@@ -1,9 +1,14 @@
-"""Declares the YAML section `shadow`: requests that are replayed before a push, and what the model must keep to."""
+"""Declares the YAML section `shadow`, and finds the files of a request log."""
 
 from __future__ import annotations
 
-from embedding_core.schema import Text
+import glob
+import os
+
+from embedding_core.errors import ConfigError
+from embedding_core.schema import Json, Text
 from embedding_core.shadow_rules import ShadowRules
+from embedding_core.storage import is_remote
 
 
 class Shadow(ShadowRules):
@@ -24,3 +29,38 @@ class Shadow(ShadowRules):
     def rules(self) -> ShadowRules:
         """Return what is measured and judged, without the paths."""
         return ShadowRules(**{name: getattr(self, name) for name in ShadowRules.model_fields})
+
+
+# Finds the files of a request log.
+
+
+def log_files(path: str) -> list[str]:
+    """Return the files of a log, sorted.
+
+    Args:
+      path: a file or a glob of files; an address of an object store is one file.
+
+    Raises:
+      ConfigError: there is none.
+    """
+    if is_remote(path):
+        return [path]
+    files = [path] if os.path.isfile(path) else sorted(one for one in glob.glob(path) if os.path.isfile(one))
+    if not files:
+        raise ConfigError(
+            f"{path!r}, and the file does not exist: give a request log (TFRecords of `PredictionLog`), or a glob of "
+            "such files."
+        )
+    return files
+
+
+def log_sizes(path: str) -> list[Json]:
+    """Return `path`, `size` and times of change `changed` of each file of a log; None for those of an address.
+
+    The times are those of its content and of its inode: programs set only the first one back.
+    """
+    if is_remote(path):
+        return [{"path": path, "size": None, "changed": None}]
+    stats = {file: os.stat(file) for file in log_files(path)}
+    times = {file: [stat.st_mtime_ns, stat.st_ctime_ns] for file, stat in stats.items()}
+    return [{"path": file, "size": stat.st_size, "changed": times[file]} for file, stat in stats.items()]

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from tfx.dsl.components.base import base_executor
 
+from components import component_spec as keys
 from components import progress
-from components import spec_keys as keys
 from components.base_executor import ComponentExecutor, Execution
 from embedding_core.checkpoint.summary import name_of_row
 from embedding_core.checkpoint.table_health import CheckpointTables, measure_checkpoint
@@ -67,6 +67,7 @@ def _facts(figures: dict[str, TableFigures], findings: list[Finding]) -> dict[st
     return {
         "tables": {name: dict(one.values) for name, one in figures.items()},
         "findings": [
-            {key: value for key, value in one.to_dict().items() if key not in ("reason", "key")} for one in findings
+            {key: value for key, value in finding.to_dict().items() if key not in ("reason", "key")}
+            for finding in findings
         ],
     }

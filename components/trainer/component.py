@@ -9,7 +9,7 @@ from tfx.dsl.components.base import base_component, executor_spec
 from tfx.proto import trainer_pb2
 from tfx.types.component_spec import ComponentSpec
 
-from components import spec_keys as keys
+from components import component_spec as keys
 from components.component_spec import channels, parameters, spec_with_outputs
 from components.trainer.executor import Executor
 from embedding_core.schema import Json

@@ -12,13 +12,13 @@ from tfx.components.trainer.fn_args_utils import FnArgs
 from tfx.dsl.io import fileio
 from tfx.utils import path_utils
 
-from components import spec_keys as keys
+from components import component_spec as keys
 from components.base_executor import Artifacts, ComponentExecutor, Execution, Properties
 from components.trainer_settings import with_steps
 from embedding_core.errors import ConfigError
 from embedding_core.schema import Json
 from embedding_core.training.finished_run import RunDescription
-from embedding_core.training.history import History
+from embedding_core.training.loop import History
 from embedding_core.training.server_cluster import cluster_task, serve
 
 _VERTEX_PREFIX = "ai_platform_"
@@ -41,7 +41,7 @@ class Executor(ComponentExecutor, trainer_executor.GenericExecutor):
             key: value for key, value in (arguments.custom_config or {}).items() if not key.startswith(_VERTEX_PREFIX)
         }
         config = with_steps(config, properties.get(keys.TRAINING_STEPS))
-        made = {key: [_made(one) for one in artifacts] for key, artifacts in sorted(inputs.items())}
+        made = {key: [_made(artifact) for artifact in artifacts] for key, artifacts in sorted(inputs.items())}
         arguments.custom_config = {**config, **folders, **parameters, "inputs_made": made}
         return arguments
 

@@ -27,10 +27,10 @@ from embedding_core.sparsecore import SparseCoreEmbeddingConfig
 from embedding_core.storage import file_digest, folder_digests, is_remote
 from embedding_core.tasks import Task
 from embedding_core.training import TrainingJob, TrainingResult, fingerprint, train
+from embedding_core.training.encoded_rows import rows_key
 from embedding_core.training.finished_run import RunDescription
-from embedding_core.training.kept_rows import rows_key
+from embedding_core.training_config import DenseStart
 from embedding_core.vocabulary import Vocabulary
-from embedding_core.warm_start import DenseStart
 
 _log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tfx.dsl.components.base import executor_spec
 from tfx.extensions.google_cloud_ai_platform.trainer import executor as vertex_trainer
 
-from components import spec_keys as keys
+from components import component_spec as keys
 from components.base_executor import Artifacts, Execution, Properties
 from components.trainer.component import EmbeddingTrainer
 from components.trainer.executor import Executor, put_facts

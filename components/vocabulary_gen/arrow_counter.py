@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import tensorflow as tf
 
-from components.vocabulary_gen.base_vocabularies import base_tables
+from components.vocabulary_gen.assembling import base_tables
 from components.vocabulary_gen.counting import CountBatch, batch_counts, values_counter
 from components.vocabulary_gen.counting_plan import CountingPlan
 from components.vocabulary_gen.file_counter import Features, check_width, with_dtypes
 from components.vocabulary_gen.saved_transform import SavedTransform
 from components.vocabulary_gen.source_counts import SourceCounts
-from embedding_core.columns.tokens import Values
+from embedding_core.columns import Values
 from embedding_core.config import TokenDtype
 from embedding_core.errors import DataError, EmbeddingError
 

@@ -1,21 +1,102 @@
-"""Assembles vocabularies from the messages of all workers, and raises errors that only the data as a whole shows."""
+"""Assembles vocabularies from the messages of all workers and from those of a previous run, in parts if large."""
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from tfx.dsl.io import fileio
 
-from components.vocabulary_gen.base_vocabularies import make_vocabulary
+from components.artifact_files import read_vocabularies
 from components.vocabulary_gen.counting_plan import Base, CountedFeature, CountingPlan
-from components.vocabulary_gen.source_counts import FACTS, TOKENS, add_histograms
-from components.vocabulary_gen.token_counts import merge_counts, read_counts
+from components.vocabulary_gen.source_counts import (
+    FACTS,
+    TOKENS,
+    add_histograms,
+    merge_counts,
+    read_counts,
+    write_counts,
+)
+from components.vocabulary_gen.vocabulary_rules import Evolution
+from embedding_core.columns import TokenTable
 from embedding_core.config import ColumnConfig
-from embedding_core.errors import DataError
+from embedding_core.errors import ConfigError, DataError
 from embedding_core.schema import Json
-from embedding_core.vocabulary import FeatureSummary, Vocabulary, length_percentiles
+from embedding_core.vocabulary import (
+    Block,
+    FeatureSummary,
+    Vocabulary,
+    admitted_rows,
+    evolved_vocabulary,
+    length_percentiles,
+    load_vocabulary,
+    merge_sorted,
+    no_token_left,
+    representable,
+    save_in_blocks,
+    vocabulary_from_counts,
+)
+
+# Reads the vocabularies of a previous run, and evolves new ones from them.
+
+
+def read_base(folder: str, evolution: Evolution) -> Base:
+    """Read and verify the vocabularies of a previous run.
+
+    Args:
+      folder: folder of its Vocabularies artifact.
+      evolution: how the new vocabularies evolve from them.
+
+    Raises:
+      VocabularyError: a vocabulary is damaged, or there is none.
+    """
+    known = read_vocabularies(folder)
+    sizes = {name: len(vocabulary) for name, vocabulary in known.items()}
+    features = (vocabulary.features for vocabulary in known.values())
+    columns = {name: summary.column for each in features for name, summary in each.items()}
+    return Base(folder=folder, sizes=sizes, columns=columns, evolution=evolution)
+
+
+def base_tables(plan: CountingPlan) -> dict[str, TokenTable] | None:
+    """Make lookup tables of the tokens of the base, by vocabulary; None without a base."""
+    if plan.base is None:
+        return None
+    names = [name for name in plan.rules if plan.has_base(name)]
+    return {name: TokenTable(os.path.join(plan.base.folder, f"{name}.txt"), plan.base.sizes[name], 0) for name in names}
+
+
+def make_vocabulary(
+    plan: CountingPlan,
+    name: str,
+    tokens: pa.Array,
+    counts: npt.NDArray[np.int64],
+    features: Mapping[str, FeatureSummary],
+) -> Vocabulary:
+    """Make a vocabulary from counted tokens; evolve the vocabulary of that name in the base, if there is one.
+
+    Args:
+      plan: the plan of the counting.
+      name: name of the vocabulary.
+      tokens: [n] large_binary, each token once.
+      counts: [n] int64.
+      features: summary of each feature that feeds the vocabulary, by name.
+
+    Raises:
+      ConfigError: the thresholds leave out every token.
+      VocabularyError: the base's vocabulary is damaged.
+    """
+    rule, private = plan.rules[name], plan.is_private(name)
+    make = functools.partial(vocabulary_from_counts, name)
+    if plan.base is not None and plan.has_base(name):
+        base = load_vocabulary(plan.base.folder, name, open_file=fileio.open)
+        make = functools.partial(evolved_vocabulary, base, **plan.base.evolution.evolution_rule())
+    return make(tokens, counts, min_count=rule.min_count, max_size=rule.max_size, private=private, features=features)
 
 
 def assemble_vocabulary(plan: CountingPlan, name: str, messages: Iterable[bytes]) -> Vocabulary:
@@ -140,3 +221,109 @@ def assemble_sources(messages: Iterable[bytes]) -> Json:
         "bad": [{"source": f["source"], "row": row, "reason": reason} for f in facts for row, reason in f["bad"]],
         "problems": [fact["problem"] for fact in facts if fact["problem"] is not None],
     }
+
+
+# Makes vocabularies that no worker can hold in memory: counts and sorts tokens in parts, then merges the parts.
+#
+# The hash of a token chooses its part. The counts of each part are added up separately, perhaps on another worker, and
+# written as sorted blocks below the artifact's folder. One worker then merges the parts, with one block of each in
+# memory at a time.
+
+PARTS_FOLDER = "parts"
+_ROWS_OF_A_BLOCK = 1 << 15
+
+
+def is_part(key: str) -> bool:
+    """Return whether the key of a message names one part of a vocabulary."""
+    return "\n" in key
+
+
+def check_parts(plan: CountingPlan) -> None:
+    """Check that no setting needs a whole vocabulary on one worker.
+
+    Raises:
+      ConfigError: a vocabulary in parts has a base.
+    """
+    for name, rule in plan.rules.items():
+        if rule.parts > 1 and plan.has_base(name):
+            raise ConfigError(
+                f"`vocabularies.{name}.parts` is {rule.parts}, but the vocabulary evolves from that of a previous "
+                "run, which one worker has to hold: leave out `parts`, or leave out the base."
+            )
+
+
+def write_part(plan: CountingPlan, key: str, messages: Iterable[bytes], folder: str) -> tuple[str, Json]:
+    """Add up the counts of one part, and write it sorted.
+
+    Returns:
+      The vocabulary's name, and the facts on the part that the merge needs.
+    """
+    name, _, number = key.partition("\n")
+    rule = plan.rules[name]
+    tokens, counts = merge_counts(read_counts(message[1:]) for message in messages if message[:1] == TOKENS)
+    total = int(counts.sum())
+    tokens, counts = representable(tokens, counts)
+    facts = {"total": total, "represented": int(counts.sum()), "distinct": len(counts)}
+    kept = admitted_rows(tokens, counts, rule.min_count, rule.max_size)
+    path = os.path.join(folder, PARTS_FOLDER, name, number)
+    fileio.makedirs(os.path.dirname(path))
+    with fileio.open(path, "wb") as file:
+        file.write(b"")
+        for start in range(0, len(kept), _ROWS_OF_A_BLOCK):
+            _write_block(file, tokens, counts, kept[start : start + _ROWS_OF_A_BLOCK])
+    return name, {**facts, "kept": len(kept), "highest": int(counts.max(initial=0)), "path": path}
+
+
+def _write_block(file: Any, tokens: pa.Array, counts: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> None:
+    for message in write_counts(tokens.take(pa.array(rows)), counts[rows]):
+        file.write(len(message).to_bytes(8, "big"))
+        file.write(message)
+
+
+def _blocks(path: str) -> Iterator[Block]:
+    with fileio.open(path, "rb") as file:
+        while size := file.read(8):
+            yield read_counts(file.read(int.from_bytes(size, "big")))
+
+
+def merge_parts(plan: CountingPlan, name: str, messages: Iterable[bytes], folder: str) -> Json:
+    """Merge the parts of one vocabulary into its files.
+
+    Args:
+      plan: plan of the counting.
+      name: name of the vocabulary.
+      messages: facts of all sources, and the facts on each part that `write_part` returned, as JSON.
+      folder: folder of the Vocabularies.
+
+    Returns:
+      Facts on the vocabulary for the report.
+
+    Raises:
+      DataError: a feature is absent, empty or of mixed type in the data as a whole, or a text vocabulary can hold none
+        of the tokens.
+      ConfigError: the thresholds leave out every token.
+    """
+    received, rule = list(messages), plan.rules[name]
+    parts = sorted((json.loads(one) for one in received if one[:1] == b"{"), key=lambda part: str(part["path"]))
+    sums = {key: sum(part[key] for part in parts) for key in ("total", "represented", "distinct", "kept")}
+    size = sums["kept"] if rule.max_size is None else min(sums["kept"], rule.max_size)
+    features = summaries_of(plan, name, read_facts(received))
+    if sums["distinct"] and not size:
+        highest = max(part["highest"] for part in parts)
+        raise no_token_left(name, rule.min_count, rule.max_size, sums["distinct"], highest)
+    vocabulary = Vocabulary(
+        name=name,
+        tokens=pa.array([], pa.large_binary()),
+        counts=np.zeros(0, np.int64),
+        total_count=sums["total"],
+        distinct=sums["distinct"],
+        unrepresentable=sums["total"] - sums["represented"],
+        min_count=rule.min_count,
+        max_size=rule.max_size,
+        private=plan.is_private(name),
+        features=features,
+    )
+    check_any_token(name, size, vocabulary.unrepresentable)
+    merged = merge_sorted([_blocks(part["path"]) for part in parts])
+    facts = save_in_blocks(vocabulary, merged, size, folder, open_file=fileio.open)
+    return {"size": size, **facts, "total_count": vocabulary.total_count, "private": vocabulary.private}

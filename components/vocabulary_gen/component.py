@@ -9,7 +9,7 @@ from tfx import types
 from tfx.dsl.components.base import base_beam_component, executor_spec
 from tfx.types.component_spec import ComponentSpec
 
-from components import spec_keys as keys
+from components import component_spec as keys
 from components.component_spec import channels, parameters, spec_with_outputs
 from components.vocabulary_gen.executor import Executor
 from components.vocabulary_gen.vocabulary_rules import Evolution, VocabularyRule
@@ -36,7 +36,7 @@ class VocabularyGenSpec(ComponentSpec):
 class VocabularyGen(base_beam_component.BaseBeamComponent):
     """Counts the tokens of categorical features, all in one pass, and puts them in a total order.
 
-    Tokens, order and files are described in `embedding_core.columns.tokens` and `embedding_core.vocabulary`.
+    Tokens, order and files are described in `embedding_core.columns` and `embedding_core.vocabulary`.
     The same examples give the same bytes under any Beam runner.
 
     Component `outputs` contains:

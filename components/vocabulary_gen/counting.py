@@ -20,8 +20,7 @@ import pyarrow as pa
 import tensorflow as tf
 
 from components.vocabulary_gen.counting_plan import CountedFeature
-from embedding_core.columns.ids import TokenTable
-from embedding_core.columns.tokens import Values, parse_spec, rows_of, tokens_of
+from embedding_core.columns import TokenTable, Values, parse_spec, rows_of, tokens_of
 from embedding_core.config import ColumnConfig
 from embedding_core.schema import Json
 

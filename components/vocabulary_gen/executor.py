@@ -13,13 +13,12 @@ from tfx.dsl.components.base import base_beam_executor
 from tfx.dsl.io import fileio
 from tfx.proto import example_gen_pb2
 
-from components import spec_keys as keys
+from components import component_spec as keys
 from components.base_executor import ComponentExecutor, Execution
-from components.vocabulary_gen.base_vocabularies import read_base
+from components.vocabulary_gen.assembling import PARTS_FOLDER, check_parts, read_base
 from components.vocabulary_gen.counting_pipeline import count_arrow, count_files, write_vocabularies
 from components.vocabulary_gen.counting_plan import CountingPlan, plan_counting
 from components.vocabulary_gen.saved_transform import plan_after_transform
-from components.vocabulary_gen.vocabulary_parts import PARTS_FOLDER, check_parts
 from components.vocabulary_gen.vocabulary_rules import Evolution
 from embedding_core import errors
 from embedding_core.errors import DataError, EmbeddingError

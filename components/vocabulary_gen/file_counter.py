@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from components.vocabulary_gen.base_vocabularies import base_tables
+from components.vocabulary_gen.assembling import base_tables
 from components.vocabulary_gen.counting import BatchCounts, CountBatch, batch_counts, examples_counter
 from components.vocabulary_gen.counting_plan import CountedFeature, CountingPlan
 from components.vocabulary_gen.example_records import (

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_transform as tft
 
 from components.vocabulary_gen.counting_plan import CountedFeature, CountingPlan
-from embedding_core.columns.tokens import Values
+from embedding_core.columns import Values
 from embedding_core.config import TokenDtype
 from embedding_core.errors import DataError
 from embedding_core.schema import Json

@@ -11,13 +11,14 @@ from embedding_core.checkpoint.remap import remap
 from embedding_core.checkpoint.retrieve import retrieve, write_tables
 from embedding_core.checkpoint.series import (
     CheckpointSeries,
+    Tables,
     TrainingCheckpoint,
+    TrainingState,
     latest_training_checkpoint,
     read_training_checkpoint,
     write_training_checkpoint,
 )
-from embedding_core.checkpoint.state import Tables, TrainingState
-from embedding_core.checkpoint.stored_keys import training_key
+from embedding_core.checkpoint.stacked import training_key
 
 __all__ = [
     "BundleReader",

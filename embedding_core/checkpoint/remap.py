@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +18,111 @@ from embedding_core.checkpoint.checkpoint_manifest import BUNDLE, VOCABULARIES, 
 from embedding_core.checkpoint.dense import DENSE
 from embedding_core.checkpoint.load import rename_hint
 from embedding_core.checkpoint.retrieve import Progress, used_vocabularies, write_tables
-from embedding_core.checkpoint.row_order import reordered
-from embedding_core.checkpoint.row_sources import RowSources, row_sources, sources_report
-from embedding_core.checkpoint.slot_policy import carried_slots, ftrl_linears
-from embedding_core.checkpoint.token_rows import token_rows
+from embedding_core.checkpoint.row_sources import RowSources, reordered, row_sources, sources_report
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import CheckpointError
-from embedding_core.optimizers import FTRL
+from embedding_core.optimizers import FTRL, Adagrad, AdagradMomentum, Optimizer
 from embedding_core.schema import Json
 from embedding_core.storage import StrPath
+from embedding_core.training_config import ChangedOptimizer, RemapPolicy
 from embedding_core.vocabulary import Vocabulary, load_vocabulary
-from embedding_core.warm_start import RemapPolicy
+
+# Decides which slots a changed optimizer inherits from the previous one.
+
+
+def carried_slots(old: Optimizer | None, new: Optimizer | None, policy: ChangedOptimizer) -> set[str]:
+    """Return the slots that the new optimizer inherits from the old one; the others get their initial value.
+
+    An optimizer of the same class keeps all slots. Otherwise "convert" keeps the accumulators if both optimizers are
+    Adagrad, FTRL or AdagradMomentum with `beta2` 1, whose accumulators are all sums of squared gradients.
+    """
+    if type(old) is type(new):
+        return {slot.name for slot in new.slots} if new else set()
+    both = policy == "convert" and _sums_squares(old) and _sums_squares(new)
+    return {"accumulators"} if both else set()
+
+
+def _sums_squares(optimizer: Optimizer | None) -> bool:
+    if isinstance(optimizer, AdagradMomentum):
+        return optimizer.beta2 == 1.0
+    return isinstance(optimizer, Adagrad | FTRL)
+
+
+def ftrl_linears(optimizer: FTRL, rows: Rows, accumulators: Rows) -> Rows:
+    """Compute the linear terms from which FTRL reproduces rows that another optimizer trained.
+
+    FTRL recomputes a row from its slots at every update, so with linear terms of zero a trained row would be lost at
+    its next gradient. The formula is that of `update_rules.ftrl`, solved for the linear term.
+
+    Raises:
+      CheckpointError: the optimizer's learning rate is a schedule.
+    """
+    rate = optimizer.learning_rate
+    if callable(rate):
+        raise CheckpointError(
+            f"`learning_rate` of {optimizer!r} is a schedule: slots of FTRL cannot be made from trained rows then; "
+            "give a number, or keep the optimizer."
+        )
+    power = np.power(accumulators.astype(np.float64), -optimizer.learning_rate_power)
+    scale = rate if optimizer.multiply_linear_by_learning_rate else 1.0
+    l1, l2 = optimizer.l1_regularization_strength, optimizer.l2_regularization_strength
+    denominator = ((power + optimizer.beta) / rate + 2.0 * l2) * scale
+    linears: Rows = (-rows * denominator - np.sign(rows) * l1 * scale).astype(np.float32)
+    return linears
+
+
+# Computes initial rows that depend on the token, not on the number of its row.
+
+_TOKENS_AT_ONCE = 8192  # float64 numbers of a whole slice would take several times its memory
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+
+def token_rows(table: TableConfig, tokens: Sequence[bytes], *, seed: int) -> npt.NDArray[np.float32]:
+    """Compute the initial rows of tokens, by the table's initializer.
+
+    Each number is a function of seed, table name, token and column: SplitMix64 (Steele et al., 2014), seeded with the
+    token's keyed BLAKE2b digest, gives a uniform number, which the inverse distribution function converts.
+
+    Returns:
+      float32 [number of tokens, dim].
+    """
+    scale = 1 / math.sqrt(table.dim) if table.initializer.scale is None else table.initializer.scale
+    if table.initializer.name == "constant":
+        return np.full((len(tokens), table.dim), scale, np.float32)
+    rows = np.empty((len(tokens), table.dim), np.float32)
+    for start in range(0, len(tokens), _TOKENS_AT_ONCE):
+        part = tokens[start : start + _TOKENS_AT_ONCE]
+        uniform = _uniform(_keys(f"{seed}/{table.name}".encode(), part), table.dim)
+        rows[start : start + len(part)] = _distributed(table.initializer.name, uniform) * scale
+    return rows
+
+
+def _distributed(name: str, uniform: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Convert uniform numbers in (0, 1) to the initializer's distribution, with scale 1."""
+    if name == "uniform":
+        return 2 * uniform - 1
+    low = 0.5 * math.erfc(math.sqrt(2))  # a truncated normal distribution ends at two standard deviations
+    normal: npt.NDArray[np.float64] = tf.math.ndtri(tf.constant(low + uniform * (1 - 2 * low), tf.float64)).numpy()
+    return normal
+
+
+def _keys(salt: bytes, tokens: Sequence[bytes]) -> npt.NDArray[np.uint64]:
+    key = hashlib.sha256(salt).digest()
+    digests = b"".join(hashlib.blake2b(token, digest_size=8, key=key).digest() for token in tokens)
+    return np.frombuffer(digests, "<u8").astype(np.uint64)
+
+
+def _uniform(keys: npt.NDArray[np.uint64], columns: int) -> npt.NDArray[np.float64]:
+    """Return uniform numbers in (0, 1): [number of keys, columns]."""
+    with np.errstate(over="ignore"):
+        state = keys[:, None] + np.arange(1, columns + 1, dtype=np.uint64) * _GOLDEN
+        state = (state ^ (state >> np.uint64(30))) * _MIX_1
+        state = (state ^ (state >> np.uint64(27))) * _MIX_2
+        state ^= state >> np.uint64(31)
+    uniform: npt.NDArray[np.float64] = ((state >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
+    return uniform
+
 
 REPORT = "remap.json"
 

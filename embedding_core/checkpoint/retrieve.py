@@ -19,8 +19,7 @@ from embedding_core.checkpoint.checkpoint_manifest import (
 )
 from embedding_core.checkpoint.dense import DENSE, copy_dense
 from embedding_core.checkpoint.load import rename_hint
-from embedding_core.checkpoint.stacked import read_layouts, stacked_rows
-from embedding_core.checkpoint.stored_keys import VALUE, find_root, others_at, stored_keys
+from embedding_core.checkpoint.stacked import VALUE, find_root, others_at, read_layouts, stacked_rows, stored_keys
 from embedding_core.config import EmbeddingConfig, NonfiniteRows
 from embedding_core.errors import CheckpointError
 from embedding_core.sparsecore import Slice

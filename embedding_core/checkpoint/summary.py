@@ -11,8 +11,7 @@ import numpy.typing as npt
 from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, Rows
 from embedding_core.checkpoint.checkpoint_manifest import BUNDLE, Manifest, table_shapes, verify
 from embedding_core.checkpoint.remap import checkpoint_vocabularies
-from embedding_core.checkpoint.row_order import aligned
-from embedding_core.checkpoint.row_sources import row_sources
+from embedding_core.checkpoint.row_sources import aligned, row_sources
 from embedding_core.config import TableConfig
 from embedding_core.display import shown_token
 from embedding_core.errors import CheckpointError

@@ -12,8 +12,7 @@ import numpy.typing as npt
 from embedding_core.checkpoint.bundle import BundleReader
 from embedding_core.checkpoint.checkpoint_manifest import BUNDLE, read_manifest
 from embedding_core.checkpoint.remap import checkpoint_vocabularies
-from embedding_core.checkpoint.row_order import aligned
-from embedding_core.checkpoint.row_sources import row_sources
+from embedding_core.checkpoint.row_sources import aligned, row_sources
 from embedding_core.config import TableConfig
 from embedding_core.errors import CheckpointError
 from embedding_core.health import Block, Earlier, TableFacts, TableFigures, measure_table

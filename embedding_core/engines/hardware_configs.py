@@ -7,12 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from embedding_core.attributes import Trainer, ignored_by
 from embedding_core.config import EmbeddingConfig
-from embedding_core.engines.optimizer_protos import with_enum_numbers
-from embedding_core.engines.step_rates import is_schedule
+from embedding_core.engines.tables import is_schedule
 from embedding_core.errors import ConfigError, UnsupportedError
-from embedding_core.feature_specs import FeatureConfigs
+from embedding_core.feature_specs import FeatureConfigs, Trainer, ignored_by
 from embedding_core.optimizers import SGD, Adagrad, Optimizer
 from embedding_core.translate import (
     GivenOptimizer,
@@ -23,6 +21,27 @@ from embedding_core.translate import (
     model_of,
     optimizer_to_tensorflow,
 )
+
+# Replaces a bool in TensorFlow's optimizers by the enum number that protobuf 7 requires.
+#
+# TensorFlow (2.16 to 2.21) assigns `low_dimensional_packing_status`, a bool, to an enum field of a proto. protobuf 4 to
+# 6 convert it to the enum's number. protobuf 7, which TensorFlow 2.20 and 2.21 allow, raises TypeError, so no
+# TPUEmbedding could be built. The number has the same meaning.
+
+_ENUM = "low_dimensional_packing_status"
+
+
+def with_enum_numbers(optimizer: GivenOptimizer) -> GivenOptimizer:
+    """Return the optimizer; if `low_dimensional_packing_status` is a bool, return a copy that has the number instead.
+
+    Args:
+      optimizer: optimizer of `tf.tpu.experimental.embedding`; any other is returned unchanged.
+    """
+    if not isinstance(getattr(optimizer, _ENUM, None), bool):
+        return optimizer
+    numbered = copy.copy(optimizer)
+    setattr(numbered, _ENUM, int(getattr(optimizer, _ENUM)))
+    return numbered
 
 
 def is_real_tpu(strategy: tf.distribute.Strategy) -> bool:

@@ -9,13 +9,19 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig
+from embedding_core.engines.batches import look_up_forms, normal_forms
 from embedding_core.engines.engine import Box, Engine, Lookup
 from embedding_core.engines.hardware_configs import refuse_ignored
-from embedding_core.engines.host_lookup import look_up_forms, normal_forms
-from embedding_core.engines.step_rates import ITERATIONS, new_iterations, step_rates
 from embedding_core.engines.table_updates import apply_to_table
-from embedding_core.engines.tables import Tables
-from embedding_core.engines.variables import Variables, device_variables, keyed_variables
+from embedding_core.engines.tables import (
+    ITERATIONS,
+    Tables,
+    Variables,
+    device_variables,
+    keyed_variables,
+    new_iterations,
+    step_rates,
+)
 from embedding_core.errors import ConfigError, DataError, EngineError
 from embedding_core.feature_specs import AnyTable, FeatureSpec, Ids, Weights
 from embedding_core.lookup import row_gradients
@@ -185,7 +191,7 @@ class HostEngine(Engine):
                 )
         occurrences = list(zip(features, forms, gradients, strict=True))
         parts = {
-            table: _row_gradients([one for one in occurrences if one[0].table == table])
+            table: _row_gradients([occurrence for occurrence in occurrences if occurrence[0].table == table])
             for table in dict.fromkeys(feature.table for feature in features)
         }
         context = tf.distribute.get_replica_context()
@@ -232,7 +238,7 @@ def _row_gradients(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the ids of a table's features, and the gradients of their rows, in this replica."""
     ids = [form.ids for _, form, _ in occurrences]
-    gradients = [_gradient_of(*one) for one in occurrences]
+    gradients = [_gradient_of(*occurrence) for occurrence in occurrences]
     return _joined([tf.cast(values, tf.int64) for values in ids]) if len(ids) > 1 else ids[0], _joined(gradients)
 
 

@@ -1,4 +1,4 @@
-"""Queues pending batches: ids that wait for a core's lookup, and looked-up ids that wait for their gradients.
+"""Looks up rows through a TPU's queues: enqueues ids, dequeues activations, and sends their gradients.
 
 The queues are first in, first out, can be shared by several tf.functions, and are not part of checkpoints. When a TPU
 would wait forever, they fail with tf.errors.InvalidArgumentError, whose message says what to do. When a step fails, the
@@ -7,14 +7,21 @@ pending batches are dropped.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from embedding_core.engines.batches import WIRE_TYPES, TableBatch, TableIds, flattened, joined
+from embedding_core.engines.engine import Engine, Gradients, Lookup
+from embedding_core.engines.feeding import output_rows
 from embedding_core.engines.tables import unmirrored
-from embedding_core.translate import TableSpec
+from embedding_core.errors import DataError, EngineError
+from embedding_core.feature_specs import FeatureSpec, Ids, Weights
+from embedding_core.normal_form import kind_of
+from embedding_core.structures import Nested
+from embedding_core.translate import Model, TableSpec
 
 _CAPACITY = 256  # batches that may wait for one core
 
@@ -145,3 +152,135 @@ def _shaped(batch: TableBatch) -> TableBatch:
 def _after(operation: tf.Operation | None) -> Any:
     """Return a context whose operations run after the given one, which in eager mode has already run."""
     return tf.control_dependencies([] if operation is None or tf.executing_eagerly() else [operation])
+
+
+# Looks up rows through a TPU's queues: enqueues ids, dequeues activations and sends their gradients.
+
+
+class QueuedEngine(Engine):
+    """What the simulated engine and a V1 TPU have in common."""
+
+    on_tpu = True
+
+    def __init__(self, model: Model, queues: Any = None):
+        """Look up through an object that has the methods of `tf.tpu.experimental.embedding.TPUEmbedding`.
+
+        Args:
+          model: tables and features.
+          queues: has `enqueue`, `dequeue` and `apply_gradients`; None if the engine itself has them.
+        """
+        self.model = model
+        self._api: Any = self if queues is None else queues
+        self._lookups = 0
+
+    def look_up(self, values: Sequence[Ids], weights: Sequence[Weights]) -> Lookup:
+        """Enqueue a batch; each call has a name, which tells the engine which lookups get gradients.
+
+        Raises:
+          EngineError (RuntimeError): called outside of strategy.run, or inside control flow within it.
+        """
+        if tf.distribute.in_cross_replica_context():  # otherwise a batch would be enqueued and never dequeued
+            raise EngineError(
+                "The layer was created under a TPU's strategy and is called outside of strategy.run, and only "
+                "the cores can look up: call it in the function given to strategy.run, or by model.fit, evaluate or "
+                "predict."
+            )
+        self._lookups += 1
+        name, structure = str(self._lookups), self.model.structure
+
+        def update(gradients: Gradients) -> None:
+            self._api.apply_gradients(tf.nest.pack_sequence_as(structure, list(gradients)), name)
+
+        self._enqueue_named(*packed_like(structure, values, weights), name)
+        return Lookup(lambda: tf.nest.flatten(self._api.dequeue(name)), update)
+
+    def _enqueue_named(self, features: Nested, weights: Nested, name: str) -> None:
+        try:
+            self._api.enqueue(features, weights, True, name, None)
+        except RuntimeError as error:
+            if "control flow" not in str(error):
+                raise
+            names = [feature.path for feature in self.model.features]
+            raise EngineError(
+                f"The lookup of {names} is inside tf.cond, a loop or a nested tf.function within strategy.run: "
+                "the cores cannot meet there. Call the layer before, at the top level of the function given to "
+                "strategy.run, and pass its activations in."
+            ) from error
+
+
+def packed_like(structure: Nested, values: Sequence[Ids], weights: Sequence[Weights]) -> tuple[Nested, Nested]:
+    """Pack flat ids and weights into the configuration's structure; the weights are None if each of them is None."""
+    features = tf.nest.pack_sequence_as(structure, list(values))
+    if all(weight is None for weight in weights):
+        return features, None
+    return features, tf.nest.pack_sequence_as(structure, list(weights))
+
+
+# Packs the activations, or the gradients, of each core into one vector, so that one tensor is sent per core.
+
+
+def vectors_of_cores(activations: Sequence[tf.Tensor], cores: int) -> list[tf.Tensor]:
+    """Pack the activations of all tables, each [rows of all cores, dim], into one vector per core."""
+    rows = [tf.reshape(values, [cores, -1]) for values in activations]
+    return list(tf.unstack(rows[0] if len(rows) == 1 else tf.concat(rows, 1), num=cores))
+
+
+def unpacked(vector: tf.Tensor, model: Model, shapes: Sequence[tf.TensorShape]) -> list[tf.Tensor]:
+    """Unpack the vector of one core into the activations of each feature, in the order of the features.
+
+    Args:
+      vector: vector of one core.
+      model: tables and features.
+      shapes: the output shape of each feature, fully defined.
+    """
+    sizes = [rows * table.dim for table in model.tables for rows in output_rows(model, table.name, shapes)]
+    constant = functools.cache(tf.constant)  # most features share a shape, and every core repeats this
+    activations = {
+        place: tf.reshape(piece, constant((*shapes[place].as_list(), model.features[place].dim)))
+        for place, piece in zip(_order(model), tf.split(vector, sizes), strict=True)
+    }
+    return [activations[place] for place in range(len(activations))]
+
+
+def packed_gradients(
+    gradients: Sequence[tf.Tensor | None], model: Model, shapes: Sequence[tf.TensorShape]
+) -> tf.Tensor:
+    """Pack the gradients of one core into one vector, table by table.
+
+    Args:
+      gradients: gradients of the activations, in the order of the features; None counts as zeros.
+      model: tables and features.
+      shapes: the output shape of each feature, fully defined.
+
+    Raises:
+      DataError (ValueError): a gradient is not a dense tensor, or does not have the shape of its activations.
+    """
+    checked = [checked_gradient(*item) for item in zip(gradients, model.features, shapes, strict=True)]
+    flat = tf.constant([-1])
+    return tf.concat([tf.reshape(checked[place], flat) for place in _order(model)], 0)
+
+
+def _order(model: Model) -> list[int]:
+    """Return the positions of the features in `model.features`, table by table."""
+    return [place for table in model.tables for place in model.features_of(table.name)]
+
+
+def checked_gradient(gradient: tf.Tensor | None, feature: FeatureSpec, shape: tf.TensorShape) -> tf.Tensor:
+    """Check the gradient of one feature on one core; return zeros in the shape of its activations if it is None.
+
+    Raises:
+      DataError (ValueError): it is not a dense tensor, or does not have the shape of its activations.
+    """
+    expected = [*shape.as_list(), feature.dim]
+    if gradient is None:
+        tf.get_logger().warning(
+            "No gradient passed for feature %s, sending zero gradient. This may not be correct behavior for certain "
+            "optimizers like Adam.",
+            feature.path,
+        )
+        return tf.zeros(expected)
+    if kind_of(gradient) != "dense":
+        raise DataError(f"found non-tensor type: {type(gradient)} at path {feature.path}.")
+    if gradient.shape != expected:
+        raise DataError(f"Found gradient of shape {gradient.shape} at path {feature.path}. Expected shape {expected}.")
+    return gradient

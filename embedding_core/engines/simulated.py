@@ -12,16 +12,20 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from embedding_core.engines import output_shapes as shapes
+from embedding_core.engines import feeding
 from embedding_core.engines.batches import TableBatch, TableIds, activations_of, row_gradients_of, traced_once
-from embedding_core.engines.core_vectors import packed_gradients, unpacked, vectors_of_cores
 from embedding_core.engines.engine import Box
 from embedding_core.engines.failed_steps import Steps
 from embedding_core.engines.feeding import check_inputs, check_weights, output_rows, packed_inputs
 from embedding_core.engines.hardware_configs import refuse_ignored
-from embedding_core.engines.pipelining import EarlierRows, optimizer_of, train_table
-from embedding_core.engines.queued import QueuedEngine
-from embedding_core.engines.queues import CoreQueues, WaitingBatch
+from embedding_core.engines.queues import (
+    CoreQueues,
+    QueuedEngine,
+    WaitingBatch,
+    packed_gradients,
+    unpacked,
+    vectors_of_cores,
+)
 from embedding_core.engines.simulated_strategy import (
     ReplicaContext,
     SimulatedTPUStrategy,
@@ -31,9 +35,17 @@ from embedding_core.engines.simulated_strategy import (
     local_values,
     refuse_nested,
 )
-from embedding_core.engines.step_rates import ITERATIONS, new_iterations, step_rates
-from embedding_core.engines.tables import Tables
-from embedding_core.engines.variables import Track, Variables, device_variables, keyed_variables
+from embedding_core.engines.table_updates import EarlierRows, optimizer_of, train_table
+from embedding_core.engines.tables import (
+    ITERATIONS,
+    Tables,
+    Track,
+    Variables,
+    device_variables,
+    keyed_variables,
+    new_iterations,
+    step_rates,
+)
 from embedding_core.errors import EngineError
 from embedding_core.feature_specs import AnyTable, Ids, Weights
 from embedding_core.lookup import quantized
@@ -78,7 +90,7 @@ class SimulatedEngine(QueuedEngine):
             )
         self._strategy = strategy
         self._pipelined = pipelined
-        self.output_shapes = shapes.configured_shapes(model.features)
+        self.output_shapes = feeding.configured_shapes(model.features)
         self._queues = CoreQueues(0)
         self._waiting: dict[str | None, WaitingBatch] = {}
         self._earlier: dict[str, EarlierRows] = {}
@@ -99,7 +111,7 @@ class SimulatedEngine(QueuedEngine):
             self.occupy(batch_size)
         elif input_shapes is not None:
             features = self.model.features
-            known = shapes.merged_shapes(self.output_shapes, shapes.output_shapes(list(input_shapes), features))
+            known = feeding.merged_shapes(self.output_shapes, feeding.output_shapes(list(input_shapes), features))
             if all(shape.is_fully_defined() for shape in known):
                 self.occupy(list(input_shapes))
 
@@ -158,15 +170,15 @@ class SimulatedEngine(QueuedEngine):
         given = batch if input_shapes is None else input_shapes
         if given is not None:
             if isinstance(given, int):
-                incoming = shapes.shapes_of_batch(given, features)
+                incoming = feeding.shapes_of_batch(given, features)
             else:
                 structure = self.model.structure
-                if not shapes.is_flat_list(structure, given):
+                if not feeding.is_flat_list(structure, given):
                     given = flat_like("per_replica_input_shapes", structure, given)
-                incoming = shapes.output_shapes(given, features)
-            shapes.check_shapes(known, incoming, features)
-            known = shapes.merged_shapes(known, incoming)
-        shapes.check_defined(known, features)
+                incoming = feeding.output_shapes(given, features)
+            feeding.check_shapes(known, incoming, features)
+            known = feeding.merged_shapes(known, incoming)
+        feeding.check_defined(known, features)
         self.output_shapes = known  # those of refused inputs are forgotten
 
     def _rows(self, table: TableSpec) -> list[int]:
@@ -239,10 +251,10 @@ class SimulatedEngine(QueuedEngine):
         """Check one core's inputs and pack them into one batch per table; the first call builds the engine."""
         features = self.model.features
         check_inputs(self.model, values, self._strategy.extended.worker_devices)
-        input_shapes = [shapes.input_shape(value, feature) for value, feature in zip(values, features, strict=True)]
+        input_shapes = [feeding.input_shape(value, feature) for value, feature in zip(values, features, strict=True)]
         if not self.built:
             self.occupy(input_shapes)
-        shapes.check_shapes(self.output_shapes, shapes.output_shapes(input_shapes, features), features)
+        feeding.check_shapes(self.output_shapes, feeding.output_shapes(input_shapes, features), features)
         check_weights(self.model, values, weights)
         return packed_inputs(self.model, self.output_shapes, values, weights, core=core, explicit=explicit)
 

@@ -25,11 +25,8 @@ from embedding_core.engines.simulated_strategy import (
     refuse_nested,
 )
 from embedding_core.engines.stack_feeding import StackFeeder, refuse_sequences
-from embedding_core.engines.stack_memory import ChipIds, StackMemory
-from embedding_core.engines.stack_variables import TableView
-from embedding_core.engines.step_rates import ITERATIONS
-from embedding_core.engines.tables import NamedTables
-from embedding_core.engines.variables import PARAMETERS, Variables
+from embedding_core.engines.stack_memory import ChipIds, StackMemory, TableView
+from embedding_core.engines.tables import ITERATIONS, PARAMETERS, NamedTables, Variables
 from embedding_core.errors import ConfigError, DataError, EngineError
 from embedding_core.feature_specs import FeatureConfigs, Weights
 from embedding_core.sparsecore import Slice, SparseCoreEmbeddingConfig

@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from embedding_core.engines.hardware_configs import copied_configs, is_real_tpu, refuse_ignored
 from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
-from embedding_core.engines.tables import NamedTables
-from embedding_core.engines.variables import Variables, plain_variables, track_variables
+from embedding_core.engines.tables import NamedTables, Variables, plain_variables, track_variables
 from embedding_core.errors import EngineError
 from embedding_core.feature_specs import AnyTable, FeatureConfigs
 from embedding_core.lookup import cpu_embedding_lookup

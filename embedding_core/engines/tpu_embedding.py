@@ -9,18 +9,31 @@ from typing import Any
 
 import tensorflow as tf
 
-from embedding_core.engines.hardware import HardwareTPUEmbedding
-from embedding_core.engines.hardware_configs import embedding_feature, is_real_tpu
+from embedding_core.engines.hardware_configs import copied_configs, embedding_feature, is_real_tpu
 from embedding_core.engines.simulated import SimulatedEngine
 from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
 from embedding_core.engines.sparse_cores import TPUEmbeddingV2
-from embedding_core.engines.tables import NamedTables
-from embedding_core.engines.variables import Track, Variables, plain_variables, track_variables
+from embedding_core.engines.tables import NamedTables, Track, Variables, plain_variables, track_variables
 from embedding_core.errors import EngineError
 from embedding_core.feature_specs import AnyTable, FeatureConfigs
 from embedding_core.structures import Nested
 from embedding_core.tracing import as_written
 from embedding_core.translate import GivenOptimizer, Model, model_of
+
+# Wraps TensorFlow's own classes for a real TPU, to give them checked copies of the caller's configurations.
+
+
+class HardwareTPUEmbedding(tf.tpu.experimental.embedding.TPUEmbedding):
+    """TensorFlow's own class on a real TPU (V1), given copies of the caller's configurations."""
+
+    def __init__(
+        self,
+        feature_config: FeatureConfigs,
+        optimizer: GivenOptimizer,
+        pipeline_execution_with_tensor_core: bool = False,
+    ):
+        model_of(feature_config, optimizer, needs_optimizer=True)  # refuses what TensorFlow would silently accept
+        super().__init__(*copied_configs(feature_config, optimizer), pipeline_execution_with_tensor_core)
 
 
 class TPUEmbedding(NamedTables):

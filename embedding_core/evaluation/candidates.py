@@ -1,9 +1,9 @@
-"""Collects the candidates of a retrieval model, with their vectors and their counts in positive training rows."""
+"""Collects the candidates of a retrieval model, and ranks the true ones of an evaluation's queries among them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -12,10 +12,31 @@ import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import DataError
-from embedding_core.evaluation.queries import ReadRows
-from embedding_core.evaluation.ranking_metrics import Lists
-from embedding_core.evaluation.towers import Towers, Vectors, all_vectors
+from embedding_core.evaluation.queries import (
+    Labelled,
+    Queries,
+    ReadRows,
+    ReadTokens,
+    choose_queries,
+    rows_of_queries,
+    seen_in_training,
+    user_reader,
+)
+from embedding_core.evaluation.ranking_metrics import (
+    Ints,
+    Lists,
+    Numbers,
+    Ranks,
+    metric_values,
+    no_lists,
+    rank_by_counts,
+    rank_by_product,
+)
+from embedding_core.evaluation.towers import Towers, Vectors, all_vectors, only_features
+from embedding_core.quality_rules import RankingMetric, RankingProtocol
+from embedding_core.tasks import POSITIVE, retrieval_index
 from embedding_core.training.row_stream import batches_once
+from embedding_core.training.training_inputs import Inputs, RowParser
 
 Ids: TypeAlias = npt.NDArray[np.int64]
 
@@ -96,8 +117,8 @@ def single_ids(ids: tf.RaggedTensor, tokens: int) -> Ids:
 
 def known_lists(ids: Sequence[tf.RaggedTensor], tokens: int) -> Lists:
     """Collect the distinct ids of known tokens in each row, over several features."""
-    owners = [one.value_rowids().numpy() for one in ids]
-    values = [one.values.numpy() for one in ids]
+    owners = [id_.value_rowids().numpy() for id_ in ids]
+    values = [id_.values.numpy() for id_ in ids]
     every, owner = np.concatenate(values), np.concatenate(owners)
     known = (every >= 0) & (every < tokens)
     return Lists.of_pairs(owner[known], every[known], int(ids[0].nrows()))
@@ -108,3 +129,183 @@ def _first_seen(ids: Ids, known: npt.NDArray[np.bool_]) -> tuple[Ids, Ids]:
     distinct, rows = np.unique(ids, return_index=True)
     new = (distinct >= 0) & ~known[np.maximum(distinct, 0)]
     return distinct[new], rows[new]
+
+
+# Ranks the true candidates of an evaluation's queries, with one or several models on the same queries.
+#
+# QualityGate ranks with the restored run, and Evaluator with exported models.
+
+ReadLabels = Callable[[tf.Tensor], npt.NDArray[np.bool_]]
+"""Serialized tf.Examples, string `[B]` -> whether each is positive, bool `[B]`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RankedQueries:
+    """The queries of an evaluation, and the ranks of their true candidates.
+
+    Attributes:
+      queries: the queries.
+      truths: the ranked true candidates of each query, as indices of candidates.
+      ranks: the ranks of `truths` by each model.
+      excluded: the candidates that are left out of each query's ranking, as indices of candidates.
+      counts: int64 `[m]`, number of positive rows of the train split with each candidate; zeros if not counted.
+      seen_truths: number of true candidates that are left out because they were seen; each is a miss.
+      nothing_left_out: the same queries, ranked among all candidates; None if no true candidate is left out.
+    """
+
+    queries: Queries
+    truths: Lists
+    ranks: tuple[Ranks, ...]
+    excluded: Lists
+    counts: Ints
+    seen_truths: int = 0
+    nothing_left_out: RankedQueries | None = None
+
+    def by_popularity(self) -> Ranks:
+        """Rank the true candidates by `counts`."""
+        return rank_by_counts(self.counts, self.truths, self.excluded)
+
+    def values(self, metrics: Iterable[RankingMetric], ranks: Ranks) -> dict[str, Numbers]:
+        """Compute the value of each metric for each query, float64 `[q]`, by name."""
+        return metric_values(metrics, ranks, self.truths, self.queries.relevant)
+
+    def means(self, metrics: Iterable[RankingMetric], ranks: Ranks) -> dict[str, float]:
+        """Compute the mean of each metric over the queries, by name."""
+        return {name: float(values.mean()) for name, values in self.values(metrics, ranks).items()}
+
+
+def label_reader(inputs: Inputs) -> ReadLabels:
+    """Make a function that reads labels as training does; a row is positive if the label of the retrieval task is 1."""
+    at, first = retrieval_index(inputs.tasks), inputs.config.features[:1]
+    parse = RowParser(only_features(inputs, [feature.name for feature in first], dense=False)).traced()
+    return lambda serialized: parse(serialized)["label"].numpy()[:, at] == 1
+
+
+def seen_features(config: EmbeddingConfig, towers: Towers) -> tuple[str, ...]:
+    """Return the features of the query tower that have the candidates' vocabulary, such as a history."""
+    own = config.table_of(towers.feature)
+
+    def is_same(name: str) -> bool:
+        table = config.table_of(name)
+        return table.name == own.name if own.vocabulary is None else table.vocabulary == own.vocabulary
+
+    return tuple(name for name in towers.query_features if name != towers.feature and is_same(name))
+
+
+def rank_queries(
+    models: Sequence[Towers],
+    inputs: Inputs,
+    positive: ReadLabels,
+    protocol: RankingProtocol,
+    *,
+    train_files: Sequence[str],
+    eval_files: Sequence[str],
+    seed: int,
+    counted: bool,
+    on_rows: Callable[[tf.Tensor], None] = lambda serialized: None,
+) -> RankedQueries:
+    """Rank the true candidates of all queries among all candidates.
+
+    Args:
+      models: the models; the first one decides which feature identifies a candidate.
+      inputs: tables, features and vocabularies to read the ids of candidates and histories with.
+      positive: tells which rows are positive.
+      protocol: what a query is, and what is excluded.
+      train_files: TFRecord files of the train split. They hold what users have seen, the counts, and the candidates'
+        other features.
+      eval_files: TFRecord files of the eval split.
+      seed: seed of the sample of queries.
+      counted: whether to count the candidates in the train split.
+      on_rows: called with the serialized row of each query, in batches.
+
+    Raises:
+      DataError: the eval split has no positive row, a row has several candidates or no user, or another feature
+        identifies the candidates of another model.
+    """
+    towers = models[0]
+    other = next((model.feature for model in models if model.feature != towers.feature), None)
+    if other is not None:
+        raise DataError(
+            f"the candidates of the models differ: {towers.feature!r} identifies those of the first, {other!r} those "
+            "of another. Only models of the same candidates can be compared: remove the baseline."
+        )
+    tokens = candidate_count(inputs.config, towers.feature)
+    read = _row_reader(inputs, towers.feature, tokens, positive)
+    users = None if protocol.user is None else user_reader(protocol.user, eval_files)
+    history = _history_reader(inputs, seen_features(inputs.config, towers), tokens)
+    shown = None if users is None else history
+    queries = choose_queries(eval_files, read, users, most=protocol.queries, seed=seed, history=shown)
+    seen = [_seen_by_users(train_files, read, users, queries)] if protocol.exclude_seen else []
+    before = history if protocol.exclude_seen else None
+    catalog = candidates_of(models, tokens, read, train_files, counted=counted)
+    vectors: list[list[Vectors]] = [[] for _ in models]
+    histories = []
+    for serialized in rows_of_queries(eval_files, queries):
+        for parts, model in zip(vectors, models, strict=True):
+            parts.append(model.queries(serialized))
+        if before is not None:
+            histories.append(before(serialized))
+        on_rows(serialized)
+    known = np.flatnonzero(catalog.known)
+    places = np.full(tokens, -1, np.int64)
+    places[known] = np.arange(len(known))
+    pairs = [(np.concatenate(parts), whole[known]) for parts, whole in zip(vectors, catalog.vectors, strict=True)]
+
+    def ranked(truths: Lists, excluded: Lists) -> RankedQueries:
+        ranks = tuple(rank_by_product(*pair, truths, excluded) for pair in pairs)
+        return RankedQueries(
+            queries=queries, truths=truths, ranks=ranks, excluded=excluded, counts=catalog.counts[known]
+        )
+
+    truths = queries.truths.renumbered(places)
+    excluded = _united([*seen, *([_joined(histories)] if histories else [])], len(queries.rows)).renumbered(places)
+    # A true candidate is left out like any other: a mask that spared it would know the answer.
+    found = ranked(truths.without(excluded), excluded)
+    seen_truths = len(truths.values) - len(found.truths.values)
+    if not seen_truths:
+        return found
+    everything = ranked(truths, no_lists(len(queries.rows)))
+    return dataclasses.replace(found, seen_truths=seen_truths, nothing_left_out=everything)
+
+
+def _row_reader(inputs: Inputs, feature: str, tokens: int, positive: ReadLabels) -> ReadRows:
+    parse = _id_parser(inputs, [feature])
+
+    def read(serialized: tf.Tensor) -> Labelled:
+        return Labelled(positive(serialized), single_ids(parse(serialized)[feature], tokens))
+
+    return read
+
+
+def _history_reader(inputs: Inputs, features: Sequence[str], tokens: int) -> Callable[[tf.Tensor], Lists] | None:
+    """Make a function that reads the candidates in these features of each row; None without features."""
+    if not features:
+        return None
+    parse = _id_parser(inputs, features)
+    return lambda serialized: known_lists(list(parse(serialized).values()), tokens)
+
+
+def _id_parser(inputs: Inputs, features: Sequence[str]) -> Callable[[tf.Tensor], Mapping[str, tf.RaggedTensor]]:
+    """Make a function that reads the ids of some features, and neither numbers nor labels."""
+    only = dataclasses.replace(only_features(inputs, features, dense=False), tasks=(POSITIVE,), weight=None)
+    if not any(inputs.column_of(feature).after_transform for feature in only.config.features):
+        only = dataclasses.replace(only, raw_spec={}, transform=None)
+    parse = RowParser(only).traced()
+    return lambda serialized: parse(serialized)["ids"]
+
+
+def _seen_by_users(files: Sequence[str], read: ReadRows, users: ReadTokens | None, queries: Queries) -> Lists:
+    return no_lists(len(queries.rows)) if users is None else seen_in_training(files, read, users, queries)
+
+
+def _joined(parts: Sequence[Lists]) -> Lists:
+    """Join the lists of consecutive queries."""
+    lengths = np.concatenate([np.diff(part.splits) for part in parts])
+    return Lists(np.concatenate([[0], np.cumsum(lengths)]), np.concatenate([part.values for part in parts]))
+
+
+def _united(lists: Sequence[Lists], count: int) -> Lists:
+    """Unite several lists for each of `count` queries."""
+    given = [no_lists(count), *lists]
+    owners, values = (np.concatenate(parts) for parts in zip(*((one.owners, one.values) for one in given), strict=True))
+    return Lists.of_pairs(owners, values, count)

@@ -6,9 +6,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from embedding_core.evaluation.label_scores import LabelScore
+from embedding_core.evaluation.label_scores import LabelScore, SplitCounts
 from embedding_core.evaluation.retrieval_figures import RetrievalFigures
-from embedding_core.evaluation.split_counts import SplitCounts
 from embedding_core.quality_rules import GATE_METRICS, Rules, Threshold
 
 _DEFAULT = GATE_METRICS[0]

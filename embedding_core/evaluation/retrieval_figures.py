@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from embedding_core.errors import DataError
-from embedding_core.evaluation.ranked_queries import RankedQueries, label_reader, rank_queries
+from embedding_core.evaluation.candidates import RankedQueries, label_reader, rank_queries
 from embedding_core.evaluation.ranking_metrics import Ranks
 from embedding_core.evaluation.towers import RunTowers
 from embedding_core.quality_rules import GATE_METRICS, RankingMetric, RankingProtocol, ranking_metric

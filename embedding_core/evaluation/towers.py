@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from embedding_core.columns.raw_columns import MISSING, input_name
+from embedding_core.columns import MISSING, input_name
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import DataError
 from embedding_core.model_inputs import is_two_tower, sequence_lengths
@@ -178,7 +178,9 @@ class ExportedTowers:
 def _features_of(config: EmbeddingConfig, columns: Iterable[str]) -> tuple[str, ...]:
     """Return the features that are read from these columns."""
     read = set(columns)
-    return tuple(one.name for one in config.features if one.column is not None and one.column.name in read)
+    return tuple(
+        feature.name for feature in config.features if feature.column is not None and feature.column.name in read
+    )
 
 
 class _NamedCall:

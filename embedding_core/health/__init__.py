@@ -3,8 +3,7 @@
 `docs/health.md` explains every figure.
 """
 
-from embedding_core.health.health_section import Health
-from embedding_core.health.judgement import Finding, bound_of, judge_table
+from embedding_core.health.judgement import Finding, Health, bound_of, judge_table
 from embedding_core.health.measured_table import measure_table
 from embedding_core.health.table_figures import HEALTH_FILE, TableFigures
 from embedding_core.health.table_source import Block, Earlier, TableFacts, TableReader

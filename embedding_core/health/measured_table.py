@@ -17,7 +17,7 @@ def measure_table(reader: TableReader) -> TableFigures:
     scan = RowScan(facts)
     for block in reader.blocks():
         scan.add(block)
-    figures = [one for one in scan.figures() if not (facts.zeros and one[0] == "zero")]
+    figures = [figure for figure in scan.figures() if not (facts.zeros and figure[0] == "zero")]
     return TableFigures(
         table=facts.name,
         rows=facts.rows,

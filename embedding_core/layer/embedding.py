@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -11,12 +11,13 @@ import tf_keras
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines.engine import Engine, Gradients, Lookup, Tables
+from embedding_core.engines.feeding import configured_shapes, merged_shapes, output_shapes
 from embedding_core.errors import ConfigError, DataError, EngineError
-from embedding_core.feature_specs import AnyTable, FeatureConfigs
+from embedding_core.feature_specs import AnyTable, FeatureConfigs, Ids, Weights
 from embedding_core.layer.call_stack import wants_weights_as_list
 from embedding_core.layer.engine_choice import is_exported, new_engine, on_tpu
 from embedding_core.layer.keras_files import Store, read_tables, refuse_other_keys, saved_variables, write_tables
-from embedding_core.layer.keras_optimizers import followed, refuse_keras_3
+from embedding_core.layer.keras_optimizers import LossScale, LossScaler, followed, refuse_keras_3
 from embedding_core.layer.layer_configs import (
     Json,
     Prepared,
@@ -26,15 +27,128 @@ from embedding_core.layer.layer_configs import (
     flat_shapes,
     prepared,
 )
-from embedding_core.layer.loss_scale import LossScale, LossScaler
 from embedding_core.layer.server_tables import ServerTables
-from embedding_core.layer.symbolic import is_symbolic, placeholders
-from embedding_core.layer.virtual_variable import trapped
 from embedding_core.lookup import cpu_embedding_lookup
+from embedding_core.normal_form import kind_of, normal_form
 from embedding_core.sparsecore import SparseCoreEmbeddingConfig
 from embedding_core.structures import Nested
 from embedding_core.tracing import as_written
 from embedding_core.translate import GivenOptimizer, Model
+
+# Answers the calls in which Keras only infers shapes for functional models, without looking up anything.
+
+
+def is_symbolic(inputs: Sequence[Any]) -> bool:
+    """Return whether a call with these inputs only builds a model, directly or inside one of its layers."""
+    return _in_scratch_graph() or any(_is_keras_tensor(value) for value in inputs)
+
+
+def _in_scratch_graph() -> bool:
+    """Return whether the graph has a name that Keras gives to graphs that never run."""
+    if tf.executing_eagerly():
+        return False
+    name = str(getattr(tf.compat.v1.get_default_graph(), "name", ""))
+    return name.endswith("_scratch_graph") or name == "build_graph"
+
+
+def _is_keras_tensor(value: Any) -> bool:
+    try:
+        return bool(tf_keras.backend.is_keras_tensor(value))
+    except ValueError:  # not a tensor
+        return False
+
+
+def placeholders(model: Model, values: Sequence[Ids], weights: Sequence[Weights]) -> list[tf.Tensor]:
+    """Return placeholders in the shapes of the activations.
+
+    Args:
+      model: the features.
+      values: placeholders of their inputs, flat.
+      weights: placeholders or None, flat.
+
+    Raises:
+      DataError (ValueError): a kind, type, rank or weight that a step would refuse.
+    """
+    for feature, value, weight in zip(model.features, values, weights, strict=True):
+        kind = kind_of(value)
+        known = 1 if kind == "dense" else 2  # Input(shape=(), sparse=True) has rank 1 and means rank 2
+        if not kind or (value.shape.rank or 0) >= known:
+            normal_form(dataclasses.replace(feature, output_shape=None), value, weight, weighted_sequences=True)
+    shapes = output_shapes([value.shape for value in values], model.features)
+    merged = merged_shapes(configured_shapes(model.features), shapes)
+    return [
+        tf.compat.v1.placeholder(tf.float32, [*shape, feature.dim])
+        for shape, feature in zip(merged, model.features, strict=True)
+    ]
+
+
+# Updates tables when the gradient of a virtual variable is computed.
+#
+# Tables that an engine trains are not trainable variables, so a tape would not record a lookup. Therefore the lookup is
+# made to depend on a trainable weight of shape [1], which is zero. Computing its gradient passes the gradients of the
+# activations to the engine, once, and returns zero for the weight itself.
+
+
+def trapped(
+    helper: tf.Variable, look_up: Callable[[], list[tf.Tensor]], update: Callable[[Gradients], None], owner: str
+) -> list[tf.Tensor]:
+    """Call `look_up`, and pass the gradients of its activations to `update` when they are computed.
+
+    The gradient must be computed in the graph of the lookup. In the graph of a tf.cond, a loop or another tf.function,
+    TensorFlow would never run the update or could not build it, so the gradient fails there.
+
+    Args:
+      helper: the trainable weight [1].
+      look_up: returns the activations.
+      update: takes the gradients of the activations.
+      owner: name of the layer, for messages.
+
+    Raises:
+      tf.errors.InvalidArgumentError: when the gradient runs, if it was computed in another graph.
+      EngineError (RuntimeError): when a second gradient of one lookup is computed, as it would be a second update.
+    """
+    here = _graph()
+    updates: list[bool] = []
+    shapes: list[tf.TensorShape] = []
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def activations(weight: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., tf.Tensor]]:
+        def gradient(*gradients: tf.Tensor) -> tf.Tensor:
+            if _graph() is not here:
+                return _refused(owner)
+            if updates:
+                raise EngineError(
+                    f"Gradients through one lookup of layer {owner!r} were computed twice: its tables would be updated "
+                    "twice, as every tape.gradient through the lookup updates them, whichever variables it is for. "
+                    "Compute all gradients in one call, of the sum of the losses and for all variables together."
+                )
+            updates.append(True)
+            # In TensorFlow the gradient of a concatenated tensor has lost its static shape.
+            update([tf.ensure_shape(values, shape) for values, shape in zip(gradients, shapes, strict=True)])
+            return tf.zeros_like(weight)
+
+        looked_up = look_up()
+        shapes[:] = [values.shape for values in looked_up]
+        return looked_up, gradient
+
+    looked_up = activations(helper)
+    return list(looked_up) if isinstance(looked_up, list | tuple) else [looked_up]
+
+
+def _graph() -> tf.Graph | None:
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+def _refused(owner: str) -> tf.Tensor:
+    """Return a gradient that fails when it runs; it uses no outer tensors, so that a SavedModel can hold it."""
+    message = (
+        f"The tables of layer {owner!r} cannot be trained from here: it was called inside tf.cond, a loop or another "
+        "tf.function than the one that computes the gradient. Call the layer before, beside the GradientTape, and pass "
+        "its activations in."
+    )
+    with tf.control_dependencies([tf.debugging.Assert(tf.constant(False), [message])]):
+        return tf.identity(tf.zeros([1]))
+
 
 _HELPER = "tpu_embedding_helper_dummy"
 

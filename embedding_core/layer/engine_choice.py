@@ -1,22 +1,112 @@
-"""Chooses the engine of a layer by the strategy in force."""
+"""Chooses the engine of a layer by the strategy in force: a TPU's, or Keras variables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from embedding_core.engines import HostEngine, SimulatedTPUStrategy
-from embedding_core.engines.engine import Engine
+from embedding_core.engines.batches import look_up_forms, normal_forms
+from embedding_core.engines.engine import Engine, Lookup
 from embedding_core.engines.hardware_configs import embedding_feature, is_real_tpu
 from embedding_core.engines.simulated import SimulatedEngine
+from embedding_core.engines.tables import Tables, Variables, keyed_variables, plain_variables
 from embedding_core.errors import ConfigError, EngineError
-from embedding_core.layer.keras_tables import KerasTables
+from embedding_core.feature_specs import AnyTable, Ids, Weights
 from embedding_core.layer.layer_configs import Prepared
 from embedding_core.layer.server_tables import ServerTables
 from embedding_core.layer.sparse_core_tables import SparseCoreTables
 from embedding_core.layer.tpu_tables import HardwareTables, ReplicatedTables
+from embedding_core.translate import Model
+
+# Saves slots of a Keras optimizer under the checkpoint keys that a TPU's tables have.
+
+KEY = "VARIABLE_VALUE"  # TensorFlow's name for the value of a variable in a checkpoint
+
+
+class SlotView(Tables):
+    """Saves and restores an optimizer's variable without tracking it: only the optimizer may track the variable."""
+
+    def __init__(self, variable: tf.Variable):
+        self._slot: Callable[[], tf.Variable] = lambda: variable  # an attribute that is a variable would be tracked
+
+    def numpy(self) -> Any:
+        """Return the slot's values."""
+        return self._slot().numpy()
+
+    def _serialize_to_tensors(self) -> dict[str, Any]:
+        return {KEY: self._slot().read_value()}
+
+    def _restore_from_tensors(self, restored: dict[str, Any]) -> Any:
+        return self._slot().assign(restored[KEY])
+
+    def _copy_trackable_to_cpu(self, object_map: Any) -> None:
+        if self not in object_map:
+            object_map[self] = SlotView(tf.Variable(self._slot().read_value(), trainable=False))
+        object_map[self]._slot().assign(self._slot().read_value())
+
+
+class TablesWithSlots(Tables):
+    """Holds tables as variables, and views of their slots, which an exported model leaves out."""
+
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
+        children: dict[str, Any] = super()._trackable_children(save_type, **kwargs)
+        if save_type == "checkpoint":
+            return children
+        return {name: child for name, child in children.items() if not isinstance(child, SlotView)}
+
+
+# Holds tables as trainable variables, which the Keras optimizer of the model updates.
+
+
+class KerasTables(Engine):
+    """Tables as trainable variables, replicated by the current strategy; lookups are differentiable.
+
+    The slots belong to the Keras optimizer. Those of a legacy Keras optimizer (see `translate.KerasSlots`) are also
+    saved under the TPU's checkpoint keys, so that training can continue on a TPU.
+    """
+
+    trains_itself = False
+
+    def __init__(self, model: Model, seed: int):
+        self.tables = TablesWithSlots()
+        self._model = model
+        self._seed = seed
+        self._variables: Variables = {}
+
+    def build(self, input_shapes: Sequence[tf.TensorShape] | None = None, batch_size: int | None = None) -> None:
+        """Create the variables; shapes are not needed."""
+        if self._variables:
+            return
+        context = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
+        if context is not None:  # together, the replicas create each variable once
+            context.merge_call(lambda strategy: self._create())
+            return
+        self._create()
+
+    def _create(self) -> None:
+        specs = [
+            table if table.slot_creator else dataclasses.replace(table, optimizer=None) for table in self._model.tables
+        ]
+        with tf.init_scope():
+            self._variables = plain_variables(specs, self._seed)
+        for key, variable in keyed_variables(self._model.tables, self._variables).items():
+            self.tables._add(key, variable if key in self._variables else SlotView(variable))
+
+    def look_up(self, values: Sequence[Ids], weights: Sequence[Weights]) -> Lookup:
+        """See `Engine`."""
+        features = self._model.features
+        tables = {name: own["parameters"] for name, own in self._variables.items()}
+        forms = normal_forms(features, tables, values, weights)
+        return Lookup(lambda: look_up_forms(features, tables, forms, values), None)
+
+    def tables_by_config(self) -> dict[AnyTable, tf.Variable]:
+        """Return the tables by the caller's TableConfig; create them if needed."""
+        self.build()
+        return {table.key: self._variables[table.name]["parameters"] for table in self._model.tables}
 
 
 def on_tpu(strategy: tf.distribute.Strategy) -> bool:

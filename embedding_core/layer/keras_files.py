@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from embedding_core.engines.engine import Engine
-from embedding_core.engines.step_rates import ITERATIONS
+from embedding_core.engines.tables import ITERATIONS
 from embedding_core.errors import CheckpointError, EngineError
 from embedding_core.translate import Model
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.config import EmbeddingConfig
-from embedding_core.engines.output_shapes import is_flat_list
+from embedding_core.engines.feeding import is_flat_list
 from embedding_core.errors import ConfigError
 from embedding_core.feature_specs import AnyFeature, AnyTable, FeatureConfigs, Ids, Weights
 from embedding_core.layer.keras_optimizers import CopiedOptimizer, is_keras_optimizer, table_optimizer

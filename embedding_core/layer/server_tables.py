@@ -13,13 +13,11 @@ import tensorflow as tf
 
 from embedding_core.config import InitializerConfig
 from embedding_core.engines import HostEngine
+from embedding_core.engines.batches import look_up_forms, normal_forms
 from embedding_core.engines.engine import Lookup
 from embedding_core.engines.host import RowGradients
-from embedding_core.engines.host_lookup import look_up_forms, normal_forms
-from embedding_core.engines.step_rates import ITERATIONS, is_schedule, step_rates
 from embedding_core.engines.table_updates import accumulated, apply_to_table
-from embedding_core.engines.tables import initial_rows, unmirrored
-from embedding_core.engines.variables import PARAMETERS
+from embedding_core.engines.tables import ITERATIONS, PARAMETERS, initial_rows, is_schedule, step_rates, unmirrored
 from embedding_core.errors import EngineError
 from embedding_core.feature_specs import AnyTable, FeatureSpec, Ids, Weights
 from embedding_core.optimizers import Optimizer
@@ -173,7 +171,7 @@ class ServerTables(HostEngine):
                 ids = [tf.cast(forms[at].ids, tf.int64) for at in of_table]
                 unique, places = tf.unique(tf.concat(ids, 0))
                 rows[table] = _fetched(self._parts[table], unique)
-                parts = tf.split(places, [tf.size(one) for one in ids], num=len(ids))
+                parts = tf.split(places, [tf.size(id_) for id_ in ids], num=len(ids))
                 for at, part in zip(of_table, parts, strict=True):
                     local[at] = dataclasses.replace(forms[at], ids=part)
             return look_up_forms(features, rows, local, values)

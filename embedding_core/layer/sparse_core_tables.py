@@ -12,7 +12,7 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.engines import TPUEmbeddingV2
 from embedding_core.engines.engine import Engine, Gradients, Lookup
 from embedding_core.engines.hardware_configs import is_real_tpu, refuse_policies
-from embedding_core.engines.queued import packed_like
+from embedding_core.engines.queues import packed_like
 from embedding_core.errors import ConfigError
 from embedding_core.feature_specs import AnyTable, FeatureSpec, Ids, Weights
 from embedding_core.layer.layer_configs import Prepared

@@ -10,7 +10,7 @@ import tensorflow as tf
 from embedding_core.engines import TPUEmbedding, TPUEmbeddingV0
 from embedding_core.engines.engine import Engine, Lookup
 from embedding_core.engines.hardware_configs import is_real_tpu
-from embedding_core.engines.queued import QueuedEngine
+from embedding_core.engines.queues import QueuedEngine
 from embedding_core.feature_specs import AnyTable, Ids, Weights
 from embedding_core.layer.layer_configs import Prepared
 

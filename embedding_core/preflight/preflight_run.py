@@ -13,20 +13,20 @@ from embedding_core.errors import ConfigError, Finding
 from embedding_core.optimizers import Optimizer
 from embedding_core.planning.topology import Topology, memory_plan, table_bytes
 from embedding_core.preflight.compiler_check import compiler_check
-from embedding_core.preflight.preflight_report import Report
-from embedding_core.preflight.sparse_core_check import SparseCores, sparse_core_check
-from embedding_core.preflight.static_findings import (
+from embedding_core.preflight.findings import (
     batch_findings,
+    dtype_findings,
     finding_of,
     memory_findings,
+    shape_findings,
+    slow_dtypes,
     trained_by_other_rules,
+    untrained_findings,
     without_ignored,
 )
-from embedding_core.preflight.step_to_trace import MakeStep
-from embedding_core.preflight.topology_strategy import Hardware, generation_of, hardware_of
-from embedding_core.preflight.trace import Traced, trace_step, user_line
-from embedding_core.preflight.types_and_shapes import dtype_findings, shape_findings, slow_dtypes
-from embedding_core.preflight.untrained_tables import untrained_findings
+from embedding_core.preflight.preflight_report import Report
+from embedding_core.preflight.sparse_core_check import SparseCores, sparse_core_check
+from embedding_core.preflight.trace import Hardware, MakeStep, Traced, generation_of, hardware_of, trace_step, user_line
 from embedding_core.preflight.xla import COMPILED, compile_findings
 from embedding_core.schema import Json
 from embedding_core.tpu_compiler import TpuCompiler

@@ -9,7 +9,7 @@ from embedding_core.errors import Finding
 from embedding_core.optimizers import Optimizer
 from embedding_core.planning.topology import GIB, Topology
 from embedding_core.preflight.compiler_check import NO_MEMORY, VERBS, Checked, first_words
-from embedding_core.preflight.topology_strategy import generation_of
+from embedding_core.preflight.trace import generation_of
 from embedding_core.schema import Json
 from embedding_core.sparsecore import slice_of, stacks_of
 from embedding_core.tpu_compiler import SparseCoreCompiler
@@ -133,9 +133,10 @@ def _refused(name: str, found: Json, result: Json) -> Finding:
 def _too_large(result: Json, plan: Json) -> list[Finding]:
     stacks = result["stacks"].values()
     held = sum(
-        one["argument_bytes"] + one["output_bytes"] - one["shared_bytes"] + one["program_bytes"] for one in stacks
+        stack["argument_bytes"] + stack["output_bytes"] - stack["shared_bytes"] + stack["program_bytes"]
+        for stack in stacks
     )
-    used = held + max(one["temporary_bytes"] for one in stacks)
+    used = held + max(stack["temporary_bytes"] for stack in stacks)
     if used <= plan["bytes_per_core"] or not plan["fits"]:
         return []
     return [

@@ -1,24 +1,263 @@
-"""Traces the training step into the program that a TPU of a given topology would run."""
+"""Traces a training step into the program that a TPU of a given topology would run."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import threading
+import types
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import tensorflow as tf
 import tf_keras
+from google.protobuf.json_format import MessageToDict
+from tensorflow.core.protobuf.tpu.tpu_embedding_configuration_pb2 import TPUEmbeddingConfiguration
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines import TPUEmbedding, TPUEmbeddingV0
+from embedding_core.engines.hardware_configs import embedding_feature
+from embedding_core.errors import ConfigError
+from embedding_core.model_inputs import length_name
 from embedding_core.planning.topology import Topology
-from embedding_core.preflight.engine_config import engine_summary
-from embedding_core.preflight.step_to_trace import MakeStep, Step
-from embedding_core.preflight.topology_strategy import Hardware, no_engine_yet, strategy_of_topology
 from embedding_core.schema import Json
+from embedding_core.tasks import Task
+from embedding_core.training.drawn_candidates import CANDIDATE, COMPETES, LOG_Q
+from embedding_core.training.step import new_trainable
+from embedding_core.training_config import TrainingConfig
 from embedding_core.translate import config_to_tensorflow
+
+# Summarizes the configuration of the embedding engine that the traced program hands to the TPU.
+
+
+def engine_summary(serialized: bytes) -> Json:
+    """Convert a `TPUEmbeddingConfiguration` to plain values.
+
+    Returns:
+      "hosts", "cores", "pipelined"; "tables": each table's name, rows, dim, optimizer, the optimizer's parameters, and
+      learning rate (a number, or the tag under which each step sends it); "features": each feature's name, table, and
+      the shape of its activations on one core, without the dim.
+    """
+    proto = TPUEmbeddingConfiguration.FromString(serialized)
+    tables = [_table(table) for table in proto.table_descriptor]
+    return {
+        "hosts": proto.num_hosts,
+        "cores": proto.num_tensor_cores,
+        "pipelined": proto.pipeline_execution_with_tensor_core,
+        "tables": tables,
+        "features": [
+            {"name": one.name, "table": tables[one.table_id]["name"], "shape": list(one.input_shape)}
+            for one in proto.feature_descriptor
+        ],
+    }
+
+
+def _table(table: TPUEmbeddingConfiguration.TableDescriptor) -> Json:
+    parameters = table.optimization_parameters
+    kind = parameters.WhichOneof("parameters")
+    common: Json = MessageToDict(parameters, preserving_proto_field_name=True)
+    rate = parameters.learning_rate
+    dynamic = rate.WhichOneof("learning_rate") == "dynamic"
+    of_optimizer = common.pop(kind, {})
+    common.pop("learning_rate", None)
+    return {
+        "name": table.name,
+        "rows": table.vocabulary_size,
+        "dim": table.dimension,
+        "optimizer": kind,
+        "parameters": {**of_optimizer, **common},
+        "learning_rate": {"tag": rate.dynamic.tag} if dynamic else rate.constant,
+    }
+
+
+# Makes a strategy for a TPU slice from its topology alone: without a TPU it can trace programs, but not run them.
+#
+# Everything here is public TensorFlow API, with one exception: `tf.tpu.experimental.embedding.TPUEmbedding.build` asks
+# the TPU, in Python, whether it already has an engine, and without a TPU there is no answer. While `build` runs,
+# `no_engine_yet` makes the tensor that asks evaluate to False.
+
+Hardware: TypeAlias = Literal["V0", "V1", "V2"]
+
+_HARDWARE: Mapping[str, Hardware] = {"v2": "V1", "v3": "V1", "v4": "V1", "v5e": "V0", "v5p": "V2", "v6e": "V2"}
+# The numbers of TPUHardwareFeature.EmbeddingFeature, and the number of SparseCores of a chip.
+_FEATURE_NUMBERS: Mapping[Hardware, int] = {"V0": 0, "V1": 1, "V2": 2}
+_SPARSE_CORES = {"v5p": 4, "v6e": 2}
+_QUESTION = "IsTPUEmbeddingInitialized"
+_lock = threading.Lock()
+
+
+def hardware_of(topology: Topology) -> Hardware:
+    """Look up the embedding hardware of a slice by its name: "V1", "V2" (SparseCore), or "V0" for none.
+
+    A real TPU reports its hardware (`tf.tpu.experimental.HardwareFeature`).
+    """
+    return _HARDWARE[generation_of(topology)]
+
+
+def generation_of(topology: Topology) -> str:
+    """Return the generation of a slice, such as "v5e" for v5litepod-4."""
+    return topology.name.replace("v5litepod", "v5e").partition("-")[0]
+
+
+def strategy_of_topology(topology: Topology, hardware: Hardware) -> tf.distribute.TPUStrategy:
+    """Make a real `tf.distribute.TPUStrategy` for the slice.
+
+    Call this in a `tf.Graph`, and make everything in the strategy's scope in the same graph.
+
+    Args:
+      topology: hosts and cores.
+      hardware: embedding hardware that the strategy's `tpu_hardware_feature` reports.
+
+    Raises:
+      ConfigError: TensorFlow executes eagerly, and would put variables on devices that do not exist.
+    """
+    if tf.executing_eagerly():
+        raise ConfigError("strategy_of_topology was called eagerly: call it within `with tf.Graph().as_default():`.")
+    return tf.distribute.TPUStrategy(_TopologyResolver(topology, hardware))
+
+
+class _TopologyResolver(tf.distribute.cluster_resolver.ClusterResolver):
+    """Describes a cluster to TPUStrategy, from a topology alone."""
+
+    def __init__(self, topology: Topology, hardware: Hardware) -> None:
+        self._topology = topology
+        self._hardware = hardware
+
+    def get_tpu_system_metadata(self) -> tf.tpu.experimental.TPUSystemMetadata:
+        """List the cores, host by host, and a CPU for each host."""
+        hosts, cores = self._topology.hosts, self._topology.cores_per_host
+        names = [f"TPU:{core}" for core in range(cores)] + ["CPU:0"]
+        devices = [
+            types.SimpleNamespace(name=f"/job:worker/replica:0/task:{host}/device:{name}")
+            for host in range(hosts)
+            for name in names
+        ]
+        return tf.tpu.experimental.TPUSystemMetadata(
+            num_cores=hosts * cores, num_hosts=hosts, num_of_cores_per_host=cores, topology=None, devices=devices
+        )
+
+    @property
+    def tpu_hardware_feature(self) -> types.SimpleNamespace:
+        """The fields of the proto TPUHardwareFeature that TensorFlow reads."""
+        return types.SimpleNamespace(
+            embedding_feature=_FEATURE_NUMBERS[self._hardware],
+            num_embedding_devices_per_chip=_SPARSE_CORES.get(generation_of(self._topology), 0),
+        )
+
+    def cluster_spec(self) -> tf.train.ClusterSpec:
+        """Describe one worker per host; nothing connects to the addresses."""
+        return tf.train.ClusterSpec({"worker": [f"host-{host}:8470" for host in range(self._topology.hosts)]})
+
+    def master(self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None) -> str:
+        """Return an empty address."""
+        return ""
+
+    def num_accelerators(
+        self, task_type: str | None = None, task_id: int | None = None, config_proto: object = None
+    ) -> dict[str, int]:
+        """Count the cores of one host."""
+        return {"TPU": self._topology.cores_per_host}
+
+
+@contextlib.contextmanager
+def no_engine_yet() -> Iterator[None]:
+    """Answer False when `build` asks in Python whether the TPU already has an embedding engine.
+
+    This replaces a method of `tf.Tensor`, which all threads share, so it holds a lock: keep the body short. All other
+    tensors, in any thread, behave as before. If TensorFlow stops asking, this has no effect.
+    """
+    with _lock:
+        original = tf.Tensor.__bool__
+
+        def answer(tensor: tf.Tensor) -> bool:
+            asked = not hasattr(tensor, "numpy") and tensor.op.type == _QUESTION
+            return False if asked else bool(original(tensor))
+
+        tf.Tensor.__bool__ = answer
+        try:
+            yield
+        finally:
+            tf.Tensor.__bool__ = original
+
+
+# Defines the training step to trace: a caller's step, or the pipeline's step over a model's `build`.
+
+_STEPS = 1000  # steps over which learning rates decay if the training is given in epochs
+
+
+class Step(NamedTuple):
+    """One core's part of a training step.
+
+    Attributes:
+      replica: function that `strategy.run` calls with the core's batch.
+      inputs: structure of the batch in `tf.TypeSpec`, with a static number of rows.
+      before: function called before `strategy.run` with the batches of all cores, a `tf.distribute.DistributedValues`
+        for each part; for steps that enqueue on the host.
+    """
+
+    replica: Callable[[Any], Any]
+    inputs: Any
+    before: Callable[[Any], Any] | None = None
+
+
+MakeStep: TypeAlias = Callable[[Any, int], Step]
+"""Called in the strategy's scope with the embedding and the batch size of a core. The embedding is TensorFlow's
+`TPUEmbedding`, on V0 `TPUEmbeddingV0`, on V2 `TPUEmbeddingV2`; with `own_tables` it is the EmbeddingConfig."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PipelineStep:
+    """The pipeline's training step: the Keras layer of tables, the model of `build`, the loss, the optimizers.
+
+    Pass it to `preflight` with `own_tables=True`.
+
+    Attributes:
+      model: dotted module with `build`.
+      dense: names of the dense features.
+      arguments: arguments of `build`.
+      training: optimizers, rates and weights of the loss.
+      tasks: what the model is trained for.
+    """
+
+    model: str
+    dense: Sequence[str]
+    arguments: Json
+    training: TrainingConfig
+    tasks: Sequence[Task] = (Task(),)
+
+    def __call__(self, config: EmbeddingConfig, rows: int) -> Step:
+        """Make layer, model and optimizer, as training does; see `MakeStep`."""
+        trainable = new_trainable(
+            config,
+            self.training,
+            model=self.model,
+            dense=self.dense,
+            arguments=self.arguments,
+            tasks=self.tasks,
+            rows=rows,
+            steps=self.training.steps or _STEPS,
+            replicated=embedding_feature(tf.distribute.get_strategy()) == "V0",
+        )
+        return Step(trainable.train_replica, self._inputs(config, rows))
+
+    def _inputs(self, config: EmbeddingConfig, rows: int) -> dict[str, object]:
+        """Specify a `training_inputs.Batch` of one core."""
+        column = tf.TensorSpec([rows, 1], tf.float32)
+        lengths = [length_name(feature.name) for feature in config.features if feature.max_sequence_length]
+        number = tf.TensorSpec([rows, 1], tf.int32)
+        softmax = {CANDIDATE: number, LOG_Q: column, COMPETES: number}
+        return {
+            **({"softmax": softmax} if self.training.softmax else {}),
+            **({"lengths": dict.fromkeys(lengths, column)} if lengths else {}),
+            "ids": {feature.name: tf.RaggedTensorSpec([rows, None], tf.int64) for feature in config.features},
+            "dense": dict.fromkeys(self.dense, column),
+            "label": tf.TensorSpec([rows, len(self.tasks)], tf.float32),
+            "weight": column,
+            "rows": tf.TensorSpec([], tf.int32),
+        }
+
 
 # Attributes (of graph operations) by which TensorFlow marks the operations that are compiled for a core, and those of
 # them that the core leaves to its host.

@@ -8,13 +8,202 @@ step calls (a tf.cond, tf.while_loop or inner tf.function), only the first opera
 from __future__ import annotations
 
 import re
+import tempfile
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework.function_pb2 import FunctionDefLibrary
 
 from embedding_core.errors import Finding
-from embedding_core.preflight.program_part import OPAQUE, ProgramPart, Variables, is_of_tpu, lowered_hlo
 from embedding_core.preflight.trace import Traced, name_and_line
+
+# Makes a function of some operations of a traced program, with stand-ins for its variables.
+
+OPAQUE = (tf.resource, tf.variant)
+PREFIX = "import/"  # TensorFlow puts this before the names of the operations
+# Operations that only a TPU or its strategy has. They are left out, and their outputs become arguments.
+_OF_TPU = (
+    *("RecvTPUEmbeddingActivations", "SendTPUEmbeddingGradients", "AllToAll", "CollectivePermute"),
+    *("TPUReplicateMetadata", "TPUReplicatedInput", "TPUReplicatedOutput"),
+)
+_MAPPED = 1 << 30  # bytes from which a stand-in is a mapped file
+_MAPPABLE = (tf.float32, tf.float16, tf.float64, tf.int32, tf.int64)  # numpy passes these on without a copy
+STAND_IN_SIZE = 4  # size for a dimension that is only known at run time
+
+
+def is_of_tpu(op: tf.Operation) -> bool:
+    """Return whether only a TPU or its strategy has the operation; `ProgramPart` leaves such operations out."""
+    return op.type in _OF_TPU or op.type.startswith("XlaSparse")
+
+
+class Variables:
+    """Stand-ins for the variables that the traced graph captured, with their dtypes and shapes.
+
+    Nothing writes to a stand-in, so that even a large variable takes no memory.
+
+    Args:
+      graph: the traced graph.
+      largest: maximum number of values of a variable that has a stand-in; None is any number.
+    """
+
+    def __init__(self, graph: tf.Graph, largest: int | None = None) -> None:
+        self._captured = {inner.name: outer.op for outer, inner in graph.captures if outer.dtype == tf.resource}
+        self._largest = largest
+        self._made: dict[str, tf.Variable] = {}
+        self._any = tf.Variable(0.0, shape=tf.TensorShape(None), trainable=False)
+
+    def handle(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Return the handle of a variable's stand-in, or if it has none, of a placeholder of unknown shape."""
+        if not self.has(tensor):
+            return tf.identity(self._any.handle)  # `tf.identity` makes it a tensor of the function being traced
+        name = self._name(tensor)
+        if name not in self._made:
+            shape, dtype = self._form(name)
+            with tf.init_scope():
+                self._made[name] = tf.Variable(lambda: _untouched(shape, dtype), trainable=False)
+        return tf.identity(self._made[name].handle)
+
+    def has(self, tensor: tf.Tensor) -> bool:
+        """Return whether a handle belongs to a captured variable that is small enough for a stand-in."""
+        captured = self._captured.get(self._name(tensor))
+        if captured is None or captured.type != "VarHandleOp":
+            return False
+        shape, _ = self._form(self._name(tensor))
+        return shape.is_fully_defined() and (self._largest is None or (shape.num_elements() or 0) <= self._largest)
+
+    def _name(self, tensor: tf.Tensor) -> str:
+        op = tensor.op
+        return str(op.inputs[0].name if op.type == "TPUReplicatedInput" else tensor.name)
+
+    def _form(self, name: str) -> tuple[tf.TensorShape, tf.DType]:
+        attributes = self._captured[name].node_def.attr
+        return tf.TensorShape(attributes["shape"].shape), tf.as_dtype(attributes["dtype"].type)
+
+
+def _untouched(shape: tf.TensorShape, dtype: tf.DType) -> tf.Tensor:
+    """Make a tensor whose values nothing has written, so that it takes no memory until something does.
+
+    A large one is a file without content, mapped into memory: an allocation larger than the machine's memory fails.
+    """
+    if shape.num_elements() * dtype.size < _MAPPED or dtype not in _MAPPABLE:
+        return tf.raw_ops.Empty(shape=shape.as_list(), dtype=dtype, init=False)
+    with tempfile.TemporaryFile() as file:
+        mapped = np.memmap(file, dtype.as_numpy_dtype, "w+", shape=tuple(shape))
+    return tf.experimental.dlpack.from_dlpack(mapped.__dlpack__())
+
+
+class ProgramPart:
+    """A function that runs some operations of a graph; their inputs from other operations are its arguments.
+
+    A sum over all cores (`CrossReplicaSum`) becomes the core's own value.
+
+    Args:
+      operations: operations of one graph, without those of `is_of_tpu`.
+      library: functions that they call.
+      variables: stand-ins for the variables that they use.
+      only_used: whether to return only what other operations of the graph use, not every value that no operation of
+        the part uses.
+    """
+
+    def __init__(
+        self,
+        operations: Sequence[tf.Operation],
+        library: FunctionDefLibrary,
+        variables: Variables,
+        *,
+        only_used: bool = False,
+    ) -> None:
+        self._variables = variables
+        self._incoming: dict[str, tf.Tensor] = {}
+        self._graph = tf.compat.v1.GraphDef(library=library)
+        names = {op.name for op in operations}
+        for op in operations:
+            self._graph.node.append(_bare(op, [self._input(tensor, names) for tensor in op.inputs]))
+        used = {tensor.name for op in operations for tensor in op.inputs}
+        self._ends = [
+            output.name
+            for op in operations
+            for output in op.outputs
+            if output.dtype not in OPAQUE and (_leaves(output, names) if only_used else output.name not in used)
+        ]
+        self._effects = [op.name for op in operations if not op.outputs]
+
+    def _input(self, tensor: tf.Tensor, names: set[str]) -> str:
+        if tensor.op.name in names:
+            return str(tensor.name)
+        self._incoming.setdefault(tensor.name, tensor)
+        return f"incoming_{list(self._incoming).index(tensor.name)}"
+
+    @property
+    def specs(self) -> list[tf.TensorSpec]:
+        """Specifications of the arguments, with static shapes; constants, strings and resources are not arguments."""
+        return [
+            tf.TensorSpec(
+                [STAND_IN_SIZE if size is None else size for size in one.shape] if one.shape.rank else [], one.dtype
+            )
+            for one in self._incoming.values()
+            if _is_argument(one)
+        ]
+
+    @property
+    def unknown_sizes(self) -> int:
+        """Number of arguments with a dimension that is only known at run time; `specs` gives it STAND_IN_SIZE."""
+        return sum(_is_argument(one) and not one.shape.is_fully_defined() for one in self._incoming.values())
+
+    def __call__(self, *given: tf.Tensor) -> list[tf.Tensor]:
+        """Compute the outputs, and run the operations without outputs."""
+        left = iter(given)
+        sources = {
+            f"incoming_{place}:0": next(left) if _is_argument(tensor) else self._fixed(tensor)
+            for place, tensor in enumerate(self._incoming.values())
+        }
+        wanted = [*self._ends, *self._effects]
+        made = tf.graph_util.import_graph_def(
+            self._graph, input_map=sources, return_elements=wanted, name=PREFIX.rstrip("/")
+        )
+        return list(made[: len(self._ends)])
+
+    def _fixed(self, tensor: tf.Tensor) -> tf.Tensor:
+        if tensor.op.type == "Const":
+            return tf.constant(tf.make_ndarray(tensor.op.node_def.attr["value"].tensor), tensor.dtype)
+        if tensor.dtype == tf.string:  # XLA supports strings only as constants
+            return tf.constant("")
+        return self._variables.handle(tensor)
+
+
+def lowered_hlo(part: ProgramPart) -> bytes:
+    """Lower the part to a serialized HloModuleProto, without running it.
+
+    Raises:
+      Exception: XLA for CPU has no kernel for an operation, or needs the value of an argument. TensorFlow raises
+        ValueError, TypeError and its own errors.
+    """
+    function = tf.function(part, jit_compile=True, autograph=False)
+    return bytes(function.experimental_get_compiler_ir(*part.specs)(stage="hlo_serialized"))
+
+
+def _bare(op: tf.Operation, inputs: Sequence[str]) -> tf.compat.v1.NodeDef:
+    """Copy an operation's definition with the given inputs, without device, internal attributes and control inputs."""
+    node = tf.compat.v1.NodeDef()
+    node.CopyFrom(op.node_def)
+    node.device = ""
+    for name in [name for name in node.attr if name.startswith("_")]:
+        del node.attr[name]
+    if op.type == "CrossReplicaSum":
+        node.op, inputs = "Identity", inputs[:1]
+    node.input[:] = inputs
+    return node
+
+
+def _leaves(tensor: tf.Tensor, names: set[str]) -> bool:
+    return any(op.name not in names for op in tensor.consumers())
+
+
+def _is_argument(tensor: tf.Tensor) -> bool:
+    return tensor.op.type != "Const" and tensor.dtype not in (*OPAQUE, tf.string)
+
 
 _NO_KERNEL = re.compile(r"No registered '(\w+)' OpKernel")
 _REPORTED = "Failed getting HLO text: '"
@@ -78,7 +267,7 @@ def _not_compiled(error: str) -> Finding:
 
 def _kind(op: tf.Operation) -> tuple[object, ...]:
     called = sorted(value.func.name for value in op.node_def.attr.values() if value.WhichOneof("value") == "func")
-    return op.type, *(one.dtype for one in op.inputs), None, *(one.dtype for one in op.outputs), *called
+    return op.type, *(input_.dtype for input_ in op.inputs), None, *(output.dtype for output in op.outputs), *called
 
 
 def _is_cut(op: tf.Operation, variables: Variables) -> bool:

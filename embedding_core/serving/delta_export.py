@@ -16,7 +16,7 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.core.protobuf import saved_model_pb2
 
-from embedding_core.columns.ids import is_size_constant
+from embedding_core.columns import is_size_constant
 from embedding_core.config import EmbeddingConfig
 from embedding_core.delta_protocol import APPLY_DELTA
 from embedding_core.errors import ConfigError
@@ -65,7 +65,7 @@ def layout_of(module: ServingModule, vocabularies: Mapping[str, str]) -> Layout:
                 vocabulary=file_digest(vocabulary_file(table, vocabularies))["sha256"] if tokens else None,
             )
         )
-    dense = tuple((one.dtype.name, tuple(map(int, one.shape))) for one in module.dense_variables)
+    dense = tuple((variable.dtype.name, tuple(map(int, variable.shape))) for variable in module.dense_variables)
     return Layout(tables=tuple(tables), dense=dense, checksum_key=random_key())
 
 
@@ -100,7 +100,7 @@ def _state(module: ServingModule, layout: Layout, vocabularies: Mapping[str, str
         if table.vocabulary is not None
     }
     blocks = {name: np.asarray(block) for name, block in module.tables.items()}
-    return state_of(layout, blocks, tokens, [one.numpy() for one in module.dense_variables])
+    return state_of(layout, blocks, tokens, [variable.numpy() for variable in module.dense_variables])
 
 
 def save_layout(layout: Layout, module: ServingModule, folder: str) -> None:

@@ -21,17 +21,83 @@ variable itself would switch it to TensorFlow's copy-on-read mode, in which ever
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
-from embedding_core.columns.ids import size_constant
+from embedding_core.columns import TokenTable, size_constant
 from embedding_core.config import Combiner
 from embedding_core.lookup import combine_in_order
 from embedding_core.normal_form import segments_of_splits
-from embedding_core.serving.row_formats import decoded
+from embedding_core.rows_dtype import INT8_FACTS, RowsDtype
+
+# Stores rows of tables in the types that are served, and computes the float32 rows that they stand for.
+#
+# float16 rows are rounded to 11 significant bits. An int8 row of n values has n + 8 bytes: a level from -127 to 127 for
+# each value, then the row's scale and offset, float32. A value is level * scale + offset. The offset is the middle of
+# the row's values, and the scale is the difference between the largest and the smallest, divided by 254. Rows of equal
+# values have the scale 0 and are exact. The error of a value is at most the sum of
+#
+# - half the scale,
+# - 2**-22 of the row's largest absolute value, for four roundings of float32,
+# - 2**-118, because a scale or offset below the normal numbers of float32 becomes 0.
+#
+# A row is stored whole, so that one operation gathers it, and one write replaces it.
+
+Floats = npt.NDArray[np.float32]
+
+_LEVELS = 127
+_NORMAL = float(np.finfo(np.float32).tiny)
+
+
+def encoded(rows: Floats, dtype: RowsDtype) -> npt.NDArray[Any]:
+    """Store rows, float32 `[N, dim]`, as `[N, row_width(dim, dtype)]` of type `dtype`.
+
+    Values that float16 cannot hold become infinite, and a row that int8 cannot hold has a scale or offset that is not
+    finite.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _int8(rows) if dtype == "int8" else rows.astype(dtype, copy=False)
+
+
+def _int8(rows: Floats) -> npt.NDArray[np.int8]:
+    least, most = rows.min(1).astype(np.float64), rows.max(1).astype(np.float64)
+    facts = np.stack([(most - least) / (2 * _LEVELS), (most + least) / 2], 1).astype(np.float32)
+    facts[np.abs(facts) < _NORMAL] = 0  # TensorFlow computes with denormal numbers as with 0
+    scale, offset = facts[:, :1].astype(np.float64), facts[:, 1:].astype(np.float64)
+    levels = np.rint((rows - offset) / np.where(scale == 0, np.inf, scale))
+    stored = np.empty((len(rows), rows.shape[1] + INT8_FACTS), np.int8)
+    stored[:, :-INT8_FACTS] = np.nan_to_num(np.clip(levels, -_LEVELS, _LEVELS))
+    stored[:, -INT8_FACTS:] = facts.view(np.int8)
+    return stored
+
+
+def decoded(rows: tf.Tensor) -> tf.Tensor:
+    """Return the float32 rows `[..., dim]` that stored rows `[..., width]` stand for; their type says how."""
+    if rows.dtype == tf.float32:
+        return rows
+    if rows.dtype != tf.int8:
+        return tf.cast(rows, tf.float32)
+    dim = rows.shape[-1] - INT8_FACTS
+    scale = tf.bitcast(rows[..., dim : dim + 4], tf.float32)[..., tf.newaxis]
+    offset = tf.bitcast(rows[..., dim + 4 :], tf.float32)[..., tf.newaxis]
+    return tf.cast(rows[..., :dim], tf.float32) * scale + offset
+
+
+def rounded(rows: Floats, dtype: RowsDtype) -> Floats:
+    """Return the float32 rows that are served for `rows`, computed by NumPy."""
+    stored = encoded(rows, dtype)
+    if dtype != "int8":
+        return stored.astype(np.float32, copy=False)
+    facts = np.ascontiguousarray(stored[:, -INT8_FACTS:]).view(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        values: Floats = stored[:, :-INT8_FACTS].astype(np.float32) * facts[:, :1] + facts[:, 1:]
+    return values
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -139,11 +205,11 @@ def look_up_single(features: Mapping[str, Single], missing: int) -> tuple[dict[s
 
 def _stacked(features: Sequence[Single]) -> tf.Tensor:
     """Stack the ids to `[features, B]`, with -1 for missing tokens; features with lengths must come first."""
-    with_lengths = sum(one.lengths is not None for one in features)
-    ids = tf.stack([one.ids for one in features])
+    with_lengths = sum(feature.lengths is not None for feature in features)
+    ids = tf.stack([feature.ids for feature in features])
     if not with_lengths:
         return ids
-    empty = tf.equal(tf.stack([one.lengths for one in features[:with_lengths]]), 0)
+    empty = tf.equal(tf.stack([feature.lengths for feature in features[:with_lengths]]), 0)
     tokens = tf.where(empty, tf.constant(-1, tf.int64), ids[:with_lengths])
     return tokens if with_lengths == len(features) else tf.concat([tokens, ids[with_lengths:]], 0)
 
@@ -154,8 +220,8 @@ def _gathered(rows: Sequence[Rows], ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
     Returns:
       float32 `[features, B, dim]`, zeros for ids outside their table; and which ids are outside, bool `[features, B]`.
     """
-    outside = tf.bitcast(ids, tf.uint64) >= size_constant([[one.count] for one in rows], tf.uint64)
-    places = ids + size_constant([[one.start] for one in rows], tf.int64)
+    outside = tf.bitcast(ids, tf.uint64) >= size_constant([[row.count] for row in rows], tf.uint64)
+    places = ids + size_constant([[row.start] for row in rows], tf.int64)
     nothing = rows[0].nothing
     places = tf.where(outside, size_constant(nothing or 0, tf.int64), places)
     vectors = decoded(rows[0].at(places))
@@ -201,10 +267,10 @@ def _filtered(
     """
     count, sizes = len(features), splits[:, -1]
     offsets = tf.cumsum(sizes, exclusive=True)
-    ids = tf.concat([one.ids.values for one in features], 0)
+    ids = tf.concat([feature.ids.values for feature in features], 0)
     ends = tf.reshape(splits[:, 1:] + offsets[:, tf.newaxis], [-1])
     segments = segments_of_splits(tf.concat([tf.zeros([1], tf.int64), ends], 0), ids)
-    places = ids + _of_each([one.rows.start for one in features], offsets, sizes)
+    places = ids + _of_each([feature.rows.start for feature in features], offsets, sizes)
     valid = _valid(features, ids, offsets, sizes)
 
     def without() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -232,12 +298,14 @@ def _of_each(facts: Sequence[int], offsets: tf.Tensor, sizes: tf.Tensor) -> tf.T
 
 def _valid(features: Sequence[Several], ids: tf.Tensor, offsets: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
     """Return which ids are valid, bool `[N]`: with lengths, those of non-empty tokens, else those in their table."""
-    lengths = [one.lengths for one in features if one.lengths is not None]
+    lengths = [feature.lengths for feature in features if feature.lengths is not None]
     with_lengths = len(lengths)
     tokens = [tf.greater(tf.concat(lengths, 0), 0)] if with_lengths else []
     if with_lengths == len(features):
         return tokens[0]
-    limits = _of_each([one.rows.count for one in features[with_lengths:]], offsets[with_lengths:], sizes[with_lengths:])
+    limits = _of_each(
+        [feature.rows.count for feature in features[with_lengths:]], offsets[with_lengths:], sizes[with_lengths:]
+    )
     bounded = ids[offsets[with_lengths] :] if with_lengths else ids
     inside = tf.less(tf.bitcast(bounded, tf.uint64), tf.bitcast(limits, tf.uint64))
     return tf.concat([*tokens, inside], 0) if with_lengths else inside
@@ -257,3 +325,88 @@ def _combined(one: Several, places: tf.Tensor, segments: tf.Tensor, count: tf.Te
     if one.rows.block.dtype == tf.float32 and not one.rows.updated:
         return combine_in_order(one.rows.block.read_value(), segments, count, one.combiner, places=places)
     return combine_in_order(decoded(one.rows.at(places)), segments, count, one.combiner)
+
+
+# Looks up the rows of tokens in an exported model whose vocabularies change while it is served.
+#
+# The tokens of the export are in the static table of `TokenTable`. Tokens that came or went since then are in three
+# variables, sorted by a hash, which a lookup searches first. They are variables, and not a hash table of TensorFlow,
+# because two loads of one SavedModel in a process would share such a table.
+
+GONE = -1
+"""The row of a token that went: it is unknown from then on."""
+NO_TOKEN = b"\n"
+"""The first entry of every list of changed tokens, which is never empty: no token contains a line break."""
+_HASHES = 2**63 - 1
+_CPU = "/device:CPU:0"
+
+
+def hashes_of(tokens: tf.Tensor) -> tf.Tensor:
+    """Compute the hashes that the lists of changed tokens are sorted by, int64 of at least 0."""
+    return tf.strings.to_hash_bucket_fast(tokens, _HASHES)
+
+
+class ChangingTokenTable(TokenTable):
+    """Maps tokens to rows of one table; deltas add, move and remove tokens.
+
+    Attributes:
+      hashes: int64 `[n]`, ascending: the hash of each changed token, after the least int64 for `NO_TOKEN`.
+      changed: string `[n]`, the changed tokens.
+      places: int64 `[n]`, their rows in the table; `GONE` for a token that went.
+    """
+
+    def __init__(self, vocabulary_file: str | os.PathLike[str], vocabulary_size: int, oov_rows: int) -> None:
+        """Load the vocabulary of the export.
+
+        Raises:
+          VocabularyError: the file does not hold exactly `vocabulary_size - oov_rows` tokens.
+        """
+        super().__init__(vocabulary_file, vocabulary_size, oov_rows)
+        with tf.device(_CPU):
+            self.hashes = tf.Variable([tf.int64.min], shape=[None], dtype=tf.int64, trainable=False, name="hashes")
+            self.changed = tf.Variable([NO_TOKEN], shape=[None], dtype=tf.string, trainable=False, name="changed")
+            self.places = tf.Variable([GONE], shape=[None], dtype=tf.int64, trainable=False, name="places")
+
+    def ids_of(self, tokens: tf.Tensor) -> tf.Tensor:
+        """Look up the rows of tokens `[N]`: int64 `[N]`, -1 for an unknown token that has no row.
+
+        A lookup that runs while a delta is written may read the three variables at different times, and is repeated.
+        It must not fail, so positions are clipped to each of them.
+        """
+        found = tf.searchsorted(self.hashes.read_value(), hashes_of(tokens))
+        same = tf.equal(_at(self.changed, found), tokens)
+        exported = tf.constant(GONE, tf.int64) if self._table is None else self._table.lookup(tokens)
+        row = tf.where(same, _at(self.places, found), exported)
+        return tf.where(row < 0, self.unknown_ids(tokens), row)
+
+    def _default(self) -> int:
+        """Return -1 always: the number of tokens may not be in the graph, except as a `size_constant`."""
+        return GONE
+
+    def merged(self, tokens: tf.Tensor, places: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Merge changes with those that are there, without writing them.
+
+        Args:
+          tokens: string `[m]`, each token once.
+          places: int64 `[m]`.
+
+        Returns:
+          New values of `hashes`, `changed` and `places`; and whether they can be written, bool: a token may not be
+          given twice, or have the hash of another one.
+        """
+        given = hashes_of(tokens)
+        hashes = tf.concat([given, self.hashes.read_value()], 0)
+        order = tf.argsort(hashes, stable=True)  # of equal hashes, the given one comes first
+        hashes = tf.gather(hashes, order)
+        changed = tf.gather(tf.concat([tokens, self.changed.read_value()], 0), order)
+        rows = tf.gather(tf.concat([places, self.places.read_value()], 0), order)
+        repeated = tf.equal(hashes[1:], hashes[:-1])
+        sound = tf.reduce_all(tf.logical_not(repeated) | tf.equal(changed[1:], changed[:-1]))
+        once = tf.equal(tf.size(tf.unique(given).y), tf.size(given))
+        kept = tf.concat([[True], tf.logical_not(repeated)], 0)
+        return (*(tf.boolean_mask(values, kept) for values in (hashes, changed, rows)), sound & once)
+
+
+def _at(variable: tf.Variable, places: tf.Tensor) -> tf.Tensor:
+    values = variable.read_value()
+    return tf.gather(values, tf.minimum(places, tf.size(values) - 1))

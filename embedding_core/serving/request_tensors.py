@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from embedding_core.columns.raw_columns import MISSING, Columns
+from embedding_core.columns import MISSING, Columns
 
 Value: TypeAlias = bytes | int | float
 

@@ -1,4 +1,4 @@
-"""Reads what a version serves that deltas can change: rows, tokens and dense weights; computes the digest of it.
+"""Reads what a version serves that deltas can change, computes its digest, and loads a version as a server does.
 
 The digest is over rows by token, not over files: two exports of one training have the same digest, and so has a version
 after the deltas that make it equal to such an export, although its rows are in other places.
@@ -18,11 +18,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import tensorflow as tf
+from typing_extensions import Self
 
 from embedding_core.errors import CheckpointError
 from embedding_core.schema import Json
-from embedding_core.serving.changing_tokens import NO_TOKEN
-from embedding_core.storage import file_digest, open_file, read_json
+from embedding_core.serving.lookups import NO_TOKEN
+from embedding_core.storage import file_digest, open_file, read_json, scratch_folder
 
 LAYOUT = "assets.extra/deltas.json"
 """The file of a version that says where its tables are, and which export it is; it does not hold the secret."""
@@ -163,7 +164,7 @@ class ServedState:
     @property
     def size(self) -> int:
         """The number of bytes of rows and dense weights, without spare rows."""
-        rows = sum((len(one.places) + len(one.unknown)) * one.rows[:1].nbytes for one in self.tables.values())
+        rows = sum((len(table.places) + len(table.unknown)) * table.rows[:1].nbytes for table in self.tables.values())
         return rows + sum(value.nbytes for value in self.dense)
 
     def digest(self) -> str:
@@ -286,3 +287,66 @@ def _read(reader: Any, key: str) -> Array:
 def _escaped(name: str) -> str:
     """Write a name as TensorFlow's checkpoints do."""
     return name.replace(".", "..").replace("/", ".S")
+
+
+# Loads an exported model as a server does, in a session of this process, to apply deltas to it and to compare answers.
+#
+# Each session has its own variables and vocabularies; two loads with `tf.saved_model.load` would share vocabularies.
+
+_v1 = tf.compat.v1
+
+
+class LoadedVersion:
+    """A SavedModel in a session: call signatures by name, read the state that is served. Close it after use."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        """Load the SavedModel."""
+        self._folder = os.fspath(folder)
+        self._session = _v1.Session(graph=tf.Graph(), config=_v1.ConfigProto(device_count={"GPU": 0}))
+        with self._session.graph.as_default():
+            self._meta = _v1.saved_model.load(self._session, ["serve"], self._folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the memory of the model."""
+        self._session.close()
+
+    @property
+    def signatures(self) -> frozenset[str]:
+        """The names of the signatures."""
+        return frozenset(name for name in self._meta.signature_def if not name.startswith("__"))
+
+    def call(self, signature: str, **inputs: Any) -> dict[str, Any]:
+        """Call a signature with arrays or scalars by name, and return arrays by name."""
+        definition = self._meta.signature_def[signature]
+        feed = {definition.inputs[name].name: value for name, value in inputs.items()}
+        answers: dict[str, Any] = self._session.run(
+            {name: one.name for name, one in definition.outputs.items()}, feed_dict=feed
+        )
+        return answers
+
+    def answer(self, signature: str, rows: Any) -> dict[str, Any]:
+        """Call a signature with serialized tf.Examples, or with tensors by name."""
+        if isinstance(rows, Mapping):
+            return self.call(signature, **rows)
+        (name,) = self._meta.signature_def[signature].inputs
+        return self.call(signature, **{name: np.asarray(list(rows), object)})
+
+    def reset(self) -> None:
+        """Restore the variables of the export, as loading the version again would."""
+        saver = self._meta.saver_def
+        prefix = os.path.join(self._folder, "variables", "variables")
+        self._session.run(saver.restore_op_name, feed_dict={saver.filename_tensor_name: prefix})
+
+    def state(self) -> ServedState:
+        """Read what is served now, through a checkpoint of the session's variables."""
+        with scratch_folder("state") as folder:
+            prefix = os.path.join(folder, "variables")
+            saver = self._meta.saver_def
+            self._session.run(saver.save_tensor_name, feed_dict={saver.filename_tensor_name: prefix})
+            return read_state(self._folder, prefix)

@@ -8,14 +8,24 @@ from types import MappingProxyType
 import tensorflow as tf
 import tf_keras
 
-from embedding_core.columns.ids import TokenTable, kept
-from embedding_core.columns.raw_columns import Columns, DenseInputs, RawColumns
-from embedding_core.columns.tokens import MISSING_INT, Values, rows_of, text_of, texts_of, tokens_of
+from embedding_core.columns import (
+    MISSING_INT,
+    Columns,
+    DenseInputs,
+    RawColumns,
+    TokenTable,
+    Values,
+    kept,
+    rows_of,
+    text_of,
+    texts_of,
+    tokens_of,
+)
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.model_inputs import length_name, length_of
 from embedding_core.rows_dtype import RowsDtypes, dtypes_of_tables
-from embedding_core.serving.changing_tokens import ChangingTokenTable
 from embedding_core.serving.lookups import (
+    ChangingTokenTable,
     Counts,
     Rows,
     Several,

@@ -1,4 +1,4 @@
-"""Builds the signatures of an exported model.
+"""Builds the signatures of an exported model, and those that only a two-tower model has.
 
 =====================  ==========================================  ==========================================
 signature              inputs                                      outputs
@@ -24,11 +24,13 @@ from typing import TypeAlias
 import tensorflow as tf
 import tf_keras
 
-from embedding_core.columns.raw_columns import Columns, DenseInputs, RawColumns
-from embedding_core.model_inputs import call_model
+from embedding_core.columns import Columns, DenseInputs, RawColumns
+from embedding_core.errors import ConfigError
+from embedding_core.model_inputs import call_model, served_outputs
+from embedding_core.serving.candidate_search import CandidateIndex
 from embedding_core.serving.serving_module import ServingModule
-from embedding_core.task_outputs import served_outputs
 from embedding_core.tasks import Task
+from embedding_core.top_k_config import TopK
 from embedding_core.tracing import calling_user_code
 
 Outputs: TypeAlias = dict[str, tf.Tensor]
@@ -138,3 +140,45 @@ def transform_signature(inputs: DenseInputs) -> Signature:
         return inputs.values(inputs.outputs(columns.parse(examples).dense))
 
     return signature_of_examples(compute)
+
+
+# Builds the signatures of a two-tower model: vectors of both towers, and the top k candidates of a query.
+
+FILTERS = ("exclude", "among")
+"""The inputs of `top_k_filtered` besides those of the query: string `[B, n]`, padded with ""."""
+
+
+def two_tower_signatures(
+    module: ServingModule, model: tf_keras.Model, vocabularies: Mapping[str, str], settings: TopK
+) -> dict[str, Signature]:
+    """Make `query`, `candidate` and, if each candidate is one token of one feature, `top_k` and `top_k_filtered`.
+
+    Raises:
+      ConfigError: a column of the query has the name of an input of `top_k_filtered`.
+    """
+    query, query_columns = vectors(module, model.query_vectors, model.query_features)
+    candidate, candidate_columns = vectors(module, model.candidate_vectors, model.candidate_features)
+    specs = query_columns.named_specs
+    signatures = {
+        "query": signature_of_tensors(lambda named: {"vector": query(named)}, specs),
+        "candidate": signature_of_tensors(lambda named: {"vector": candidate(named)}, candidate_columns.named_specs),
+    }
+    index = CandidateIndex.of(module, model, vocabularies, settings)
+    if index is not None:
+        module.candidates = index
+        signatures["top_k"] = signature_of_tensors(lambda named: index.top(query(named)), specs)
+        signatures["top_k_filtered"] = signature_of_tensors(
+            lambda named: index.top_filtered(query(named), *(named[name] for name in FILTERS)),
+            {**specs, **_filters(query_columns)},
+        )
+    return signatures
+
+
+def _filters(columns: Columns) -> dict[str, tf.TensorSpec]:
+    for name in FILTERS:
+        if name in columns.inputs:
+            raise ConfigError(
+                f"column {columns.inputs[name]!r} of the query would be the input {name!r}, which is a filter of the "
+                "signature `top_k_filtered`: rename the column."
+            )
+    return {name: tf.TensorSpec([None, None], tf.string, name) for name in FILTERS}

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from embedding_core.columns.raw_columns import DenseInputs
+from embedding_core.columns import DenseInputs
 from embedding_core.config import ColumnConfig, EmbeddingConfig
 from embedding_core.serving.serving_module import columns_of
 

@@ -13,13 +13,12 @@ import numpy.typing as npt
 import tensorflow as tf
 import tf_keras
 
-from embedding_core.columns.raw_columns import DenseInputs
+from embedding_core.columns import DenseInputs
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import CheckpointError, ConfigError, NonfiniteError, VocabularyError
 from embedding_core.model_inputs import length_name
 from embedding_core.rows_dtype import RowsDtype, row_width
-from embedding_core.serving.lookups import Rows
-from embedding_core.serving.row_formats import encoded, rounded
+from embedding_core.serving.lookups import Rows, encoded, rounded
 
 Part: TypeAlias = tf.Variable | npt.NDArray[np.float32]
 TableRows: TypeAlias = Any

@@ -95,11 +95,11 @@ class AnsweringModel:
         known = key in self._callables
         if not known:
             self._callables[key] = self._callable(name, sorted(arrays), fetched)
-        values = [arrays[one] for one in sorted(arrays)]
+        values = [arrays[array] for array in sorted(arrays)]
         start = time.perf_counter()
         answers = self._callables[key](*values)
         seconds = time.perf_counter() - start
-        protos = [tf.make_tensor_proto(one).SerializeToString() for one in answers]
+        protos = [tf.make_tensor_proto(answer).SerializeToString() for answer in answers]
         return dict(zip(fetched, protos, strict=True)), seconds if known else None
 
     def is_of_session(self, error: Exception) -> bool:
@@ -108,7 +108,7 @@ class AnsweringModel:
 
     def _signature(self, name: str) -> Any:
         if name not in self.signatures:
-            known = ", ".join(one for one in sorted(self.signatures) if not one.startswith("__"))
+            known = ", ".join(signature for signature in sorted(self.signatures) if not signature.startswith("__"))
             raise ValueError(f"there is no signature {name!r}: the version has {known}.")
         return self.signatures[name]
 

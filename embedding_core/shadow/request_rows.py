@@ -12,7 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
-from embedding_core.columns.raw_columns import MISSING, input_name
+from embedding_core.columns import MISSING, input_name
 from embedding_core.config import EmbeddingConfig
 from embedding_core.display import shown_token
 from embedding_core.schema import Json
@@ -124,7 +124,7 @@ def _is_missing(value: Value) -> bool:
 
 
 def _shown(name: str, values: Sequence[Value], public: Public) -> str:
-    texts = [public.shown(name, one) for one in values[:_LONGEST_LIST]]
+    texts = [public.shown(name, value) for value in values[:_LONGEST_LIST]]
     more = f" and {len(values) - _LONGEST_LIST} more" if len(values) > _LONGEST_LIST else ""
     return ", ".join(texts) + more
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from embedding_core.errors import nearest
 from embedding_core.evaluation import Check
 from embedding_core.schema import Json
-from embedding_core.shadow.distributions import Distribution
-from embedding_core.shadow.tallies import OutputTally
+from embedding_core.shadow.answer_differences import Distribution, OutputTally
 from embedding_core.shadow_rules import LatencyBounds, OutputBounds, ShadowRules
 
 
@@ -114,7 +113,7 @@ def _checks(report: ShadowReport) -> Iterator[Check]:
     yield _check("rows that both versions answered", rows, f"at least {rules.min_rows:,}", rows >= rules.min_rows)
     answered = rows + report.refused["new"]
     share = report.refused["new"] / answered if answered else 0.0
-    first = next((one for one in report.refusals if one["by"] == "new"), None)
+    first = next((refusal for refusal in report.refusals if refusal["by"] == "new"), None)
     example = "" if first is None else f"; the first is {first['place']}: {first['error']}"
     yield _check(
         "share of rows that only the new version refuses",

@@ -1,10 +1,8 @@
 """Lays tables out on SparseCores (TPU v5p and v6e), and computes the limits that their programs are compiled with."""
 
-from embedding_core.sparsecore.drift import drift_of
-from embedding_core.sparsecore.embedding_config import SparseCoreEmbeddingConfig
-from embedding_core.sparsecore.forms import limits_in_all_forms
 from embedding_core.sparsecore.layout import (
     Slice,
+    SparseCoreEmbeddingConfig,
     Stack,
     StackedTable,
     TableShape,
@@ -13,7 +11,17 @@ from embedding_core.sparsecore.layout import (
     stack_tables,
     stacks_of,
 )
-from embedding_core.sparsecore.limits import BatchIds, Ids, LimitCounter, Limits, StackCount, count_batch, larger_limits
+from embedding_core.sparsecore.limits import (
+    BatchIds,
+    Ids,
+    LimitCounter,
+    Limits,
+    StackCount,
+    count_batch,
+    drift_of,
+    larger_limits,
+    limits_in_all_forms,
+)
 
 __all__ = [
     "BatchIds",

@@ -1,4 +1,4 @@
-"""Counts what a batch asks of each SparseCore, and the limits that hold for many batches.
+"""Counts what a batch asks of each SparseCore, and the limits that hold for many batches, in each reader's form.
 
 Each SparseCore looks up its share of the samples: of every feature the same number of consecutive samples. It sorts
 their ids into partitions, one per SparseCore that holds the rows. The program is compiled for at most
@@ -248,7 +248,7 @@ class LimitCounter:
 
     def _limits(self, stack: Stack, ids: int, unique: int, buffer: int) -> Limits:
         names = {table.name for table in stack.tables}
-        lengths = [max(1, one.max_sequence_length) for one in self._config.features if one.table in names]
+        lengths = [max(1, feature.max_sequence_length) for feature in self._config.features if feature.table in names]
         per_core, cores = padded(max(1, int(buffer)), _ALIGNED), self._slice.per_chip
         return Limits(
             stack=stack.name,
@@ -268,3 +268,103 @@ def _gumbel(maxima: npt.NDArray[np.int64], batches: int, confidence: float) -> i
     location = float(maxima.mean()) - np.euler_gamma * scale
     bound = location - scale * math.log(-math.log(confidence) / batches)
     return max(int(maxima.max()), math.ceil(bound))
+
+
+# Compares the limits of SparseCores with those of a previous run.
+
+_COMPARED = ("max_ids_per_partition", "max_unique_ids_per_partition", "buffer_per_core")
+
+
+def drift_of(limits: Sequence[Limits], previous: Sequence[Mapping[str, object]], counter: LimitCounter) -> Json:
+    """Compare limits with those that a previous run wrote.
+
+    Args:
+      limits: today's limits.
+      previous: `Limits.to_mapping` of the previous run's stacks.
+      counter: what counted today's batches.
+
+    Returns:
+      By stack: "previous" and "change" (as a share of the previous value) of each limit, and "batches_over", the number
+      of today's batches that the previous limits do not cover. A stack that the previous run did not have is null.
+    """
+    known = {str(one["stack"]): one for one in previous}
+    over = counter.batches_over(
+        {
+            name: (int(str(one["max_ids_per_partition"])), int(str(one["max_unique_ids_per_partition"])))
+            for name, one in known.items()
+        }
+    )
+    return {
+        limit.stack: _compared(limit, known[limit.stack], over[limit.stack]) if limit.stack in known else None
+        for limit in limits
+    }
+
+
+def _compared(now: Limits, before: Mapping[str, object], over: int) -> Json:
+    old = {key: int(str(before[key])) for key in _COMPARED}
+    change = {key: round(getattr(now, key) / value - 1, 4) for key, value in old.items()}
+    return {"previous": old, "change": change, "batches_over": over}
+
+
+# Writes the limits of SparseCores in the forms that TensorFlow, keras-rs and jax-tpu-embedding take.
+
+
+def limits_in_all_forms(limits: Sequence[Limits], limits_by_combiner: Sequence[Limits]) -> Json:
+    """Return the arguments that each library takes, as JSON values.
+
+    Args:
+      limits: limits of TensorFlow's stacks.
+      limits_by_combiner: limits of stacks that keep combiners apart, as the other two libraries stack tables.
+
+    Returns:
+      * "tensorflow": arguments of `tf.tpu.experimental.embedding.SparseCoreEmbeddingConfig`, which TensorFlow 2.16 does
+        not have yet;
+      * "keras_rs": `table_stacking` of `keras_rs.layers.DistributedEmbedding`, and arguments of each `TableConfig`. Its
+        backend for JAX uses them; its backend for TensorFlow (0.4.0) does not;
+      * "jax_tpu_embedding": `stack_tables`, arguments for one call of `table_stacking.stack_tables` for each stack of
+        several tables, and `update_preprocessing_parameters`, arguments of the `SparseDenseMatmulInputStats` to call
+        `embedding.update_preprocessing_parameters` with.
+    """
+    return {
+        "tensorflow": _tensorflow(limits),
+        "keras_rs": _keras_rs(limits_by_combiner),
+        "jax_tpu_embedding": _jax_tpu_embedding(limits_by_combiner),
+    }
+
+
+def _tensorflow(limits: Sequence[Limits]) -> Json:
+    return {
+        "disable_table_stacking": False,
+        "max_ids_per_chip_per_sample": max(-(-limit.buffer_per_chip // limit.samples_per_chip) for limit in limits),
+        "max_ids_per_table": {limit.stack: limit.max_ids_per_partition for limit in limits},
+        "max_unique_ids_per_table": {limit.stack: limit.max_unique_ids_per_partition for limit in limits},
+        "allow_id_dropping": False,
+    }
+
+
+def _keras_rs(limits: Sequence[Limits]) -> Json:
+    tables = {
+        table: {
+            "max_ids_per_partition": limit.max_ids_per_partition,
+            "max_unique_ids_per_partition": limit.max_unique_ids_per_partition,
+        }
+        for limit in limits
+        for table in limit.tables
+    }
+    return {
+        "table_stacking": [list(limit.tables) for limit in limits if len(limit.tables) > 1] or None,
+        "tables": tables,
+    }
+
+
+def _jax_tpu_embedding(limits: Sequence[Limits]) -> Json:
+    return {
+        "stack_tables": [
+            {"stack_name": limit.stack, "table_names": list(limit.tables)} for limit in limits if len(limit.tables) > 1
+        ],
+        "update_preprocessing_parameters": {
+            "max_ids_per_partition": {limit.stack: limit.max_ids_per_partition for limit in limits},
+            "max_unique_ids_per_partition": {limit.stack: limit.max_unique_ids_per_partition for limit in limits},
+            "required_buffer_size_per_sc": {limit.stack: limit.buffer_per_core for limit in limits},
+        },
+    }

@@ -3,8 +3,6 @@
 Imports TensorFlow only for a path that is an address of an object store.
 """
 
-from embedding_core.storage.digests import FileDigest, file_digest, folder_digests, masked
-from embedding_core.storage.durable import free_name, sync, sync_tree, whole_file
 from embedding_core.storage.file_access import (
     StrPath,
     bounded_content,
@@ -20,16 +18,37 @@ from embedding_core.storage.file_access import (
     read_bounded,
     remove_tree,
 )
-from embedding_core.storage.locks import locked_file, locked_folder, open_lock_file
-from embedding_core.storage.permissions import readable_as, umask_of
-from embedding_core.storage.scratch import environment_variable, scratch_folder, scratch_tempdir
-from embedding_core.storage.sealed_folder import SealedFolder
-from embedding_core.storage.seals import SEAL, json_digest, read_json, sealed_json, unsealed_json
+from embedding_core.storage.locks import (
+    environment_variable,
+    locked_file,
+    locked_folder,
+    open_lock_file,
+    scratch_folder,
+    scratch_tempdir,
+)
+from embedding_core.storage.sealed_folder import (
+    SEAL,
+    FileDigest,
+    SealedFolder,
+    file_digest,
+    folder_digests,
+    json_digest,
+    masked,
+    read_json,
+    sealed_json,
+    unsealed_json,
+)
 from embedding_core.storage.whole_folder import (
+    free_name,
     hidden_folder,
     put_in_place,
+    readable_as,
     remove_folder,
     remove_leftovers,
+    sync,
+    sync_tree,
+    umask_of,
+    whole_file,
     whole_folder,
 )
 

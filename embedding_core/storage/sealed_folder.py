@@ -1,16 +1,104 @@
-"""Seals a folder with a manifest: a JSON object with the size and sha256 of every file, and a digest of itself."""
+"""Computes digests, adds them to JSON objects and folders, and verifies them when they are read."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import os
 from collections.abc import Callable, Mapping
+from typing import Any, TypedDict
 
 from embedding_core.errors import CheckpointError
 from embedding_core.schema import Json
-from embedding_core.storage.digests import FileDigest, file_digest, folder_digests
-from embedding_core.storage.file_access import StrPath, exists, make_folders, open_file, read_bounded
-from embedding_core.storage.seals import SEAL, sealed_json, unsealed_json
+from embedding_core.storage.file_access import StrPath, exists, file_names_below, make_folders, open_file, read_bounded
+
+# Adds a digest to a JSON object and verifies it when the object is read, so that damage is noticed.
+
+SEAL = "sha256"
+"""The default key of the digest."""
+
+
+def sealed_json(facts: Mapping[str, object], seal: str = SEAL) -> bytes:
+    """Serialize a JSON object, with its digest under the key `seal`."""
+    return (json.dumps({**facts, seal: json_digest(facts)}, indent=2, sort_keys=True) + "\n").encode()
+
+
+def unsealed_json(data: bytes | str, seal: str = SEAL) -> Json:
+    """Parse what `sealed_json` returned, verify the digest, and return the object without it.
+
+    Raises:
+      ValueError: the data are not what `sealed_json` returned.
+    """
+    facts = _parsed(data)
+    if not isinstance(facts, dict) or facts.pop(seal, None) != json_digest(facts):
+        raise ValueError(f"its `{seal}` is the digest of other content")
+    return facts
+
+
+def read_json(path: StrPath) -> Any:
+    """Return the value of a JSON file, local or at an address, that others may have written.
+
+    Raises:
+      OSError: the file is missing, cannot be read, or is not a regular file.
+      ValueError: it is not JSON, or has more than `bounds.JSON_BYTES`.
+    """
+    return _parsed(read_bounded(path))
+
+
+def _parsed(data: bytes | str) -> Any:
+    try:
+        return json.loads(data)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+
+
+def json_digest(facts: Mapping[str, object]) -> str:
+    """Compute the sha256 of a JSON object, in hexadecimal digits; the order of its keys does not change it."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+# Computes digests of files in blocks, so that memory does not grow with the files.
+
+_BLOCK = 4 << 20
+
+
+class FileDigest(TypedDict):
+    """Size and digest of a file.
+
+    Attributes:
+      size: size in bytes.
+      sha256: in hexadecimal digits.
+    """
+
+    size: int
+    sha256: str
+
+
+def file_digest(path: StrPath, copy_to: StrPath = os.devnull) -> FileDigest:
+    """Compute the size and digest of a file, local or at an address.
+
+    Args:
+      path: path of the file.
+      copy_to: file that receives a copy of the contents.
+    """
+    digest, size = hashlib.sha256(), 0
+    with open_file(path) as file, open_file(copy_to, "wb") as copy:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+            size += len(block)
+            copy.write(block)
+    return {"size": size, "sha256": digest.hexdigest()}
+
+
+def masked(crc32c: int) -> int:
+    """Rotate a CRC-32C and add a constant, as TFRecord files and TensorFlow's checkpoints store it."""
+    return ((crc32c >> 15 | crc32c << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def folder_digests(folder: StrPath) -> dict[str, FileDigest]:
+    """Compute the digest of every file of a folder and its subfolders, by its name relative to the folder."""
+    return {name: file_digest(os.path.join(folder, name)) for name in file_names_below(folder)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Writes a folder whole or not at all.
+"""Writes files and folders whole or not at all, synced to the disk, as private as their source.
 
 Everything is written under a temporary name beside the destination, synced to the disk (files, then the folders that
 list them) and renamed. A process that dies before the rename leaves only the temporary folder, which the next write
@@ -16,7 +16,6 @@ import uuid
 from collections.abc import Iterator
 
 from embedding_core.errors import CheckpointError
-from embedding_core.storage.durable import sync, sync_tree
 from embedding_core.storage.file_access import (
     StrPath,
     exists,
@@ -25,10 +24,60 @@ from embedding_core.storage.file_access import (
     make_folders,
     move,
     names_in,
+    remove_file,
     remove_tree,
     tensorflow_errors_as_os_errors,
 )
 from embedding_core.storage.locks import locked_folder
+
+# Syncs files and folders to the disk, writes a file whole or not at all, and finds free names.
+
+
+def sync(path: StrPath) -> None:
+    """Sync a local file, or the entries of a local folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: StrPath) -> None:
+    """Sync every file and folder of a local tree to the disk, the innermost first."""
+    for parent, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            sync(os.path.join(parent, name))
+        sync(parent)
+
+
+@contextlib.contextmanager
+def whole_file(path: StrPath) -> Iterator[str]:
+    """Make or replace a file when the block ends without an error; no reader sees it half written.
+
+    Yields:
+      The temporary path to write to, beside the file.
+    """
+    path = os.fspath(path)
+    half = f"{path}.{os.getpid()}.new"
+    try:
+        yield half
+        if is_remote(path):
+            move(half, path, replace=True)
+        else:
+            sync(half)
+            os.replace(half, path)
+            sync(os.path.dirname(os.path.abspath(path)))
+    finally:
+        remove_file(half)
+
+
+def free_name(path: str) -> str:
+    """Return the path, with a number at its end if a file, a folder or a broken link already has that name."""
+    free, number = path, 1
+    while os.path.lexists(free):
+        free, number = f"{path}.{number}", number + 1
+    return free
+
 
 _TEMPORARY = re.compile(r"\..+\.tmp-[0-9a-f]{32}\Z")
 
@@ -146,3 +195,36 @@ def remove_folder(path: str) -> None:
         trash = _temporary_name(path)
         move(path, trash)
         remove_tree(trash)
+
+
+# Sets the umask of a block, so that what it copies or extracts is as private as its source.
+
+_OTHERS = 0o077
+
+
+@contextlib.contextmanager
+def umask_of(mask: int) -> Iterator[None]:
+    """Create the files and folders of the block without the permissions of `mask`; existing ones keep theirs."""
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@contextlib.contextmanager
+def readable_as(source: str | os.PathLike[str]) -> Iterator[None]:
+    """Create the files and folders of the block for those who can read `source`, whatever the process' umask is.
+
+    Existing files keep their permissions. If the source is an address or is missing, the umask stays as it is.
+
+    Args:
+      source: the file or folder that the block copies or extracts.
+    """
+    try:
+        mode = os.stat(source).st_mode
+    except OSError:
+        yield
+        return
+    with umask_of(~mode & _OTHERS):
+        yield

@@ -13,8 +13,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from embedding_core.checkpoint.series import CheckpointSeries, TrainingCheckpoint, write_training_checkpoint
-from embedding_core.checkpoint.state import TrainingState
+from embedding_core.checkpoint.series import (
+    CheckpointSeries,
+    TrainingCheckpoint,
+    TrainingState,
+    write_training_checkpoint,
+)
 from embedding_core.config import NonfiniteRows
 from embedding_core.errors import CheckpointError, TrainingError
 from embedding_core.training.step import Trainable

@@ -13,7 +13,7 @@ from embedding_core.errors import CheckpointError
 from embedding_core.schema import Json
 from embedding_core.tasks import Task
 from embedding_core.training.step import Trainable
-from embedding_core.warm_start import DenseStart
+from embedding_core.training_config import DenseStart
 
 Ranges: TypeAlias = Mapping[str, Json]
 """Scale of each dense feature."""

@@ -14,7 +14,7 @@ from embedding_core.errors import ConfigError
 from embedding_core.layer import hardware_feature
 from embedding_core.planning.topology import Shape, shape_of
 from embedding_core.sparsecore import Slice
-from embedding_core.training.replica_batches import replica_batches
+from embedding_core.training.row_stream import replica_batches
 from embedding_core.training.server_cluster import parameter_server_strategy
 from embedding_core.training_config import TrainingConfig
 

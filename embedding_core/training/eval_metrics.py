@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from embedding_core.task_outputs import prediction_of, row_losses
+from embedding_core.model_inputs import prediction_of, row_losses
 from embedding_core.tasks import Task, metric_name
 from embedding_core.training.step import Trainable
 from embedding_core.training.training_inputs import Batch

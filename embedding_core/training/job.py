@@ -21,28 +21,33 @@ from embedding_core.schema import Json
 from embedding_core.sparsecore import SparseCoreEmbeddingConfig
 from embedding_core.storage import remove_folder
 from embedding_core.tracing import as_written
-from embedding_core.training.candidate_counts import candidate_counts
-from embedding_core.training.data_errors import data_errors
 from embedding_core.training.dense_start import Ranges
 from embedding_core.training.device_choice import Batches, Placement
-from embedding_core.training.encoded_rows import RowFormat, encode_files
-from embedding_core.training.host_files import HostRows, check_batch, check_input_of_hosts, files_by_host
-from embedding_core.training.kept_rows import RowsFolder, seal_split, whole_split
-from embedding_core.training.negatives import negative_sampler
+from embedding_core.training.drawn_candidates import (
+    WholeCandidates,
+    candidate_counts,
+    candidate_sampler,
+    drawn_rows,
+    negative_sampler,
+    whole_candidates,
+)
+from embedding_core.training.encoded_rows import RowFormat, RowsFolder, encode_files, seal_split, whole_split
 from embedding_core.training.row_stream import (
+    HostRows,
+    Keep,
     Passes,
     batches_once,
+    check_batch,
+    check_input_of_hosts,
     count_rows,
+    files_by_host,
     rows_of_files,
     shuffled_batches,
+    split_filters,
     steps_per_epoch,
 )
-from embedding_core.training.softmax_candidates import candidate_sampler, drawn_rows
-from embedding_core.training.training_inputs import Batch, Inputs, RowParser
-from embedding_core.training.validation_split import Keep, split_filters
-from embedding_core.training.whole_candidates import WholeCandidates, whole_candidates
-from embedding_core.training_config import Softmax, TrainingConfig
-from embedding_core.warm_start import DenseStart
+from embedding_core.training.training_inputs import Batch, Inputs, RowParser, data_errors
+from embedding_core.training_config import DenseStart, Softmax, TrainingConfig
 
 Sampler: TypeAlias = Callable[[tf.Tensor, Batch], Batch]
 _ROWS_AT_ONCE = 4096

@@ -1,17 +1,46 @@
-"""Reads rows in an order that seed and step determine, so that a resumed run continues in the same order."""
+"""Reads rows in an order that seed and step determine, and divides them among hosts, workers and replicas."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import functools
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, cast
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
-from embedding_core.errors import DataError
+from embedding_core.columns import Spec, Values
+from embedding_core.errors import ConfigError, DataError
 from embedding_core.record_files import open_records, record_compression
+from embedding_core.storage import is_remote
 from embedding_core.tracing import as_written
-from embedding_core.training.validation_split import Keep
+from embedding_core.training.training_inputs import Batch, Inputs, Transform
 from embedding_core.training_config import TrainingConfig
+
+# Holds back a part of the train split for early stopping; the eval split is for the report.
+#
+# A hash of a row's bytes alone decides whether the row is held back, so that every host, every resume and every epoch
+# agree, and equal rows stay together. Training sees the held-back rows only after early stopping has chosen a state.
+
+Keep: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
+_BUCKETS = 1 << 20
+
+
+def split_filters(fraction: float) -> tuple[Keep, Keep]:
+    """Make the filters of serialized rows, string `[n]`, for training and for validation.
+
+    Args:
+      fraction: expected share of validation rows.
+    """
+    bound = round(fraction * _BUCKETS)
+
+    def held_back(serialized: tf.Tensor) -> tf.Tensor:
+        return tf.strings.to_hash_bucket_fast(serialized, _BUCKETS) < bound
+
+    return lambda serialized: ~held_back(serialized), held_back
+
 
 _ALTERNATING = 4  # files; determines the order of rows, so it must not depend on the machine
 _FILTERED = 256  # records that are filtered in one call
@@ -185,3 +214,338 @@ class Passes:
         for _ in range(self._size):
             yield next(elements)
         self._elements = elements
+
+
+# Cuts global batches into the batches of replicas, all of one static size.
+#
+# The result of a step does not depend on the number of replicas: every replica gets its rows of the same global batch,
+# in order. A short batch is padded with rows without ids and of weight 0.
+
+
+def padded(batch: Batch, size: int) -> Batch:
+    """Pad a batch with empty rows.
+
+    Args:
+      batch: batch of at most `size` rows.
+      size: number of rows of the result, in its static shapes.
+    """
+    missing = size - tf.shape(batch["label"])[0]
+
+    def dense(values: tf.Tensor) -> tf.Tensor:
+        return tf.ensure_shape(tf.pad(values, [[0, missing], [0, 0]]), [size, values.shape[1]])
+
+    def ragged(ids: tf.RaggedTensor) -> tf.RaggedTensor:
+        splits = tf.concat([ids.row_splits, tf.repeat(ids.row_splits[-1:], missing)], 0)
+        return _ragged(ids.values, splits, size)
+
+    made = Batch(
+        ids={name: ragged(ids) for name, ids in batch["ids"].items()},
+        dense={name: dense(values) for name, values in batch["dense"].items()},
+        label=dense(batch["label"]),
+        weight=dense(batch["weight"]),
+        rows=batch["rows"],
+    )
+    if "share" in batch:
+        made["share"] = batch["share"]
+    if "softmax" in batch:
+        made["softmax"] = {name: dense(values) for name, values in batch["softmax"].items()}
+    if "lengths" in batch:
+        made["lengths"] = {name: dense(values) for name, values in batch["lengths"].items()}
+    return made
+
+
+def _ragged(values: tf.Tensor, splits: tf.Tensor, rows: int) -> tf.RaggedTensor:
+    return tf.RaggedTensor.from_row_splits(values, tf.ensure_shape(splits, [rows + 1]), validate=False)
+
+
+def _part(batch: Batch, number: tf.Tensor, size: int) -> Batch:
+    """Cut out the rows from number * size to (number + 1) * size."""
+    start = number * size
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, tf.RaggedTensor):
+            splits = value.row_splits[start : start + size + 1]
+            return _ragged(value.values[splits[0] : splits[-1]], splits - splits[0], size)
+        return value if value.shape.rank == 0 else tf.ensure_shape(value[start : start + size], [size, value.shape[1]])
+
+    return cast(Batch, tf.nest.map_structure(cut, batch))
+
+
+def replica_batches(
+    batches: tf.data.Dataset, size: int, context: tf.distribute.InputContext, *, own_rows: bool = False
+) -> tf.data.Dataset:
+    """Cut batches into the batches of one host's replicas, in the order of the replicas.
+
+    Args:
+      batches: global batches of at most `size` rows; or, with `own_rows`, this host's part of them.
+      size: number of rows of a whole global batch; a multiple of the number of replicas.
+      context: index of the host, and the numbers of hosts and replicas.
+      own_rows: whether the batches hold rows of this host alone.
+    """
+    replicas = context.num_replicas_in_sync
+    on_host = replicas // context.num_input_pipelines
+    first = 0 if own_rows else context.input_pipeline_id * on_host
+
+    @as_written
+    def parts(batch: Batch) -> tf.data.Dataset:
+        whole = padded(batch, size // context.num_input_pipelines if own_rows else size)
+        numbers = tf.data.Dataset.range(first, first + on_host, output_type=tf.int32)
+        return numbers.map(as_written(lambda number: _part(whole, number, size // replicas)))
+
+    return batches.flat_map(parts).prefetch(2 * on_host)
+
+
+# Divides the steps of a training into blocks of rows, which workers read and train on independently of each other.
+#
+# A block is a run of consecutive rows of one file. An epoch has each block once, in an order that seed and epoch
+# determine, and the rows of a block are shuffled. So a step is a function of its number, whichever worker runs it.
+
+STEPS_PER_BLOCK = 100  # at most; determines the order of rows, so it must not depend on the number of workers
+
+
+class Piece(NamedTuple):
+    """Consecutive steps on the rows of one block.
+
+    Attributes:
+      file: path of the file.
+      first: number of the block's first row in it.
+      rows: number of rows of the block.
+      epoch: number of the epoch, from which the order of the rows follows; -1 for rows in order.
+      skipped: batches of the block before this piece.
+      step: number of the first step.
+      steps: number of steps.
+    """
+
+    file: str
+    first: int
+    rows: int
+    epoch: int
+    skipped: int
+    step: int
+    steps: int
+
+    def tensors(self) -> tuple[tf.Tensor, ...]:
+        """Return the attributes as scalars, string and int64."""
+        file, *numbers = self
+        return tf.constant(file), *(tf.constant(number, tf.int64) for number in numbers)
+
+
+class _Block(NamedTuple):
+    file: str
+    first: int
+    rows: int
+    steps: int
+
+
+class BlockPlan:
+    """The blocks of a split.
+
+    Attributes:
+      rows: number of rows.
+      steps: number of steps of one pass.
+    """
+
+    def __init__(self, files: Sequence[str], rows: Sequence[int], batch_size: int, *, seed: int, buffer: int) -> None:
+        """Cut files into blocks.
+
+        Args:
+          files: paths.
+          rows: number of rows of each.
+          batch_size: rows of a step; the last step of a file may have fewer.
+          seed: seed of the order of the blocks.
+          buffer: number of rows that are shuffled together, at most.
+        """
+        longest = max(1, min(STEPS_PER_BLOCK, buffer // batch_size)) * batch_size
+        self._blocks = [
+            _Block(file, first, min(longest, count - first), steps_per_epoch(min(longest, count - first), batch_size))
+            for file, count in sorted(zip(files, rows, strict=True))
+            for first in range(0, count, longest)
+        ]
+        self._seed = seed
+        self.rows = sum(rows)
+        self.steps = sum(block.steps for block in self._blocks)
+        self._order = functools.lru_cache(maxsize=2)(self._new_order)
+
+    def _new_order(self, epoch: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the order of the blocks in an epoch, and the number of the step after each of them."""
+        order = np.random.default_rng([self._seed, epoch]).permutation(len(self._blocks))
+        return order, np.cumsum([self._blocks[at].steps for at in order])
+
+    def shuffled(self, start: int, steps: int, longest: int) -> Iterator[Piece]:
+        """Yield the pieces of the steps from `start` on, in their order, each of at most `longest` steps."""
+        end = start + steps
+        while start < end:
+            epoch, within = divmod(start, self.steps)
+            order, ends = self._order(epoch)
+            at = int(np.searchsorted(ends, within, side="right"))
+            block = self._blocks[order[at]]
+            skipped = within - (int(ends[at]) - block.steps)
+            count = min(longest, block.steps - skipped, end - start)
+            yield Piece(block.file, block.first, block.rows, epoch, skipped, start, count)
+            start += count
+
+    def in_order(self) -> Iterator[Piece]:
+        """Yield the pieces of one pass over the rows in their order, one for each block."""
+        step = 0
+        for block in self._blocks:
+            yield Piece(block.file, block.first, block.rows, -1, 0, step, block.steps)
+            step += block.steps
+
+
+def piece_batches(
+    piece: Sequence[tf.Tensor], compression: str, keep: Keep | None, *, batch_size: int, seed: int
+) -> tf.data.Dataset:
+    """Read the batches of a piece, in a graph that a worker runs.
+
+    Args:
+      piece: `Piece.tensors()`.
+      compression: of the files.
+      keep: filter of serialized rows; None for all.
+      batch_size: rows of a batch.
+      seed: seed of the order of the rows.
+
+    Returns:
+      A dataset of (step, string [B]).
+    """
+    file, first, rows, epoch, skipped, step, steps = piece
+    records = records_of(file, compression, keep).skip(first).take(rows)
+    tf.random.set_seed(None)  # in this graph only: if the global seed is 0, `shuffle` rejects a tensor as its seed
+    seeds = tf.stack([tf.constant(seed, tf.int64), epoch * 2**32 + first])
+    draw = tf.random.stateless_uniform([], seeds, minval=None, maxval=None, dtype=tf.int64)
+    buffer = tf.where(epoch < 0, tf.constant(1, tf.int64), rows)  # a buffer of one row keeps the order
+    shuffled = records.shuffle(buffer, seed=draw, reshuffle_each_iteration=False)
+    numbers = as_written(lambda number, batch: (number + step, batch))
+    return shuffled.batch(batch_size).skip(skipped).take(steps).enumerate().map(numbers)
+
+
+# Assigns files to the hosts of a slice, so that each host reads different files.
+#
+# On a TPU of several hosts one process drives all of them, and each host reads its own input. Host h of n gets the
+# files h, h + n, h + 2n, ... in the order of their names, and gives 1/n of every global batch. Hosts may have different
+# numbers of rows: an epoch lasts until the last host has read its rows, and the others then give empty rows of weight
+# 0. So each row is seen once per epoch, and the mean of a batch is over its real rows.
+
+_log = logging.getLogger(__name__)
+_PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
+
+
+class HostRows(NamedTuple):
+    """The files of one host.
+
+    Attributes:
+      files: sorted paths.
+      rows: number of rows in these files.
+    """
+
+    files: tuple[str, ...]
+    rows: int
+
+
+def files_by_host(files: Sequence[str], rows: Sequence[int], hosts: int, split: str, *, must: bool) -> list[HostRows]:
+    """Assign files to hosts.
+
+    Args:
+      files: TFRecord files.
+      rows: number of rows of each file.
+      hosts: number of hosts.
+      split: name of the split, for messages.
+      must: whether fewer files than hosts are an error; else all hosts read all files.
+
+    Returns:
+      The files of each host; empty if every host has to read all of them.
+
+    Raises:
+      DataError: there are fewer files than hosts, and `must` is true.
+    """
+    if len(files) < hosts:
+        few = f"the {split} split has {len(files)} files for {hosts} hosts"
+        if must:
+            raise DataError(
+                f"{few}, but `shard_files` is true: every host reads different files; write at least {hosts} files, "
+                "or leave `shard_files` out."
+            )
+        _log.warning("%s: every host reads all of them; %d files or more are read faster", few, hosts)
+        return []
+    sized = sorted(zip(files, rows, strict=True))
+    parts = [sized[host::hosts] for host in range(hosts)]
+    return [HostRows(tuple(name for name, _ in part), sum(count for _, count in part)) for part in parts]
+
+
+def check_batch(batch_size: int, hosts: int) -> None:
+    """Check that all hosts can give equal parts of a global batch.
+
+    Raises:
+      ConfigError: `batch_size` is not a multiple of `hosts`.
+    """
+    rest = batch_size % hosts
+    if rest:
+        raise ConfigError(
+            f"`batch_size` is {batch_size}: each of {hosts} hosts reads an equal part of it; write "
+            f"{batch_size - rest or hosts} or {batch_size - rest + hosts}."
+        )
+
+
+def refuse_local_paths(files: Sequence[str]) -> None:
+    """Refuse local paths, which name a different file on every host.
+
+    Raises:
+      ConfigError: a path is not an address of an object store.
+    """
+    local = [name for name in files if not is_remote(name)]
+    if local:
+        raise ConfigError(
+            f"{local[0]!r} is a path of this machine, but the TPU has several hosts, each of which opens the file "
+            "itself: put the data, the vocabularies and the pipeline's root at an address such as gs://bucket/folder."
+        )
+
+
+def bound_to_one_process(transform: Transform, spec: Mapping[str, Spec]) -> Iterator[str]:
+    """Yield, in words, what in a transform works only in the coordinator's process.
+
+    The functions of a dataset run on the hosts, which have neither the coordinator's Python code nor its lookup tables
+    and variables.
+
+    Args:
+      transform: as `Inputs.transform`.
+      spec: specification of its columns, as `Inputs.raw_spec`.
+    """
+
+    def parse(serialized: tf.Tensor) -> Mapping[str, Values]:
+        return transform(tf.io.parse_example(serialized, dict(spec)))
+
+    graph = tf.function(parse).get_concrete_function(tf.TensorSpec([None], tf.string)).graph
+    kinds = {operation.type for operation in graph.get_operations()}
+    kinds |= {node.op for function in graph.as_graph_def().library.function for node in function.node_def}
+    if kinds & _PYTHON:
+        yield "calls Python (tf.py_function or tf.numpy_function)"
+    if any(captured.dtype in (tf.resource, tf.variant) for captured in graph.external_captures):
+        yield "holds a lookup table or a variable"
+
+
+def check_input_of_hosts(files: Sequence[str], inputs: Inputs) -> None:
+    """Check that every host can read and transform its rows.
+
+    Raises:
+      ConfigError: a path or the transform is bound to one machine or process.
+    """
+    refuse_local_paths([*files, *inputs.vocabularies.values()])
+    refuse_bound_transform(inputs, "every host of the TPU")
+
+
+def refuse_bound_transform(inputs: Inputs, runs_on: str) -> None:
+    """Refuse a transform that is bound to one process.
+
+    Args:
+      inputs: the inputs with the transform.
+      runs_on: where the transform runs, for the message.
+
+    Raises:
+      ConfigError: the transform calls Python, or holds a lookup table or a variable.
+    """
+    if inputs.transform is None:
+        return
+    for bound in bound_to_one_process(inputs.transform, inputs.raw_spec):
+        raise ConfigError(
+            f"the transform of columns {sorted(inputs.raw_spec)} {bound}: it runs on {runs_on}, which does not have "
+            "that; use the features' vocabularies for tokens, and TensorFlow's operations for the rest."
+        )

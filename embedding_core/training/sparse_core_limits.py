@@ -23,11 +23,10 @@ from embedding_core.sparsecore import (
     stacks_of,
 )
 from embedding_core.storage import scratch_folder
-from embedding_core.training.data_errors import data_errors
 from embedding_core.training.device_choice import Batches, Placement
+from embedding_core.training.encoded_rows import RowsFolder
 from embedding_core.training.job import JobData, TrainingJob
-from embedding_core.training.kept_rows import RowsFolder
-from embedding_core.training.training_inputs import Batch
+from embedding_core.training.training_inputs import Batch, data_errors
 
 MAX_ROWS = 20_000_000
 """Rows, with negatives, that are counted at most; of more, a bound is computed."""
@@ -200,6 +199,6 @@ def _joined(batch: Batch | tuple[Batch, ...], size: int) -> BatchIds:
 
 def _joined_ids(parts: Sequence[tf.RaggedTensor], rows: int) -> Ids:
     lengths = [np.diff(part.row_splits.numpy()) for part in parts]
-    filled = [np.pad(one, (0, rows - len(one))) for one in lengths]
+    filled = [np.pad(length, (0, rows - len(length))) for length in lengths]
     values = np.concatenate([part.values.numpy() for part in parts])
     return Ids(values, np.concatenate([[0], np.cumsum(np.concatenate(filled))]))

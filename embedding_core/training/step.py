@@ -1,4 +1,4 @@
-"""Trains many steps in one call of a tf.function, and predicts for evaluations."""
+"""Trains many steps in one call of a tf.function, computes their losses, and predicts for evaluations."""
 
 from __future__ import annotations
 
@@ -9,21 +9,123 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.checkpoint import Tables
-from embedding_core.config import EmbeddingConfig
+from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import ConfigError
 from embedding_core.layer import TPUEmbedding
 from embedding_core.model_inputs import build_model, call_model, check_two_tower, is_two_tower, tower_vectors
+from embedding_core.optimizers import SGD
 from embedding_core.schema import Json
 from embedding_core.sparsecore import SparseCoreEmbeddingConfig
 from embedding_core.tasks import Task, retrieval_index
 from embedding_core.tracing import calling_user_code
-from embedding_core.training.learning_rate_decay import LinearDecay, config_with_decay, dense_optimizer
-from embedding_core.training.replicated_tables import config_without_slots, keras_optimizers
-from embedding_core.training.softmax_candidates import CANDIDATE, COMPETES, LOG_Q
-from embedding_core.training.softmax_loss import Candidates, softmax_losses
+from embedding_core.training.drawn_candidates import CANDIDATE, COMPETES, LOG_Q
+from embedding_core.training.learning_rate_decay import LinearDecay, config_with_decay, dense_optimizer, scheduled
 from embedding_core.training.training_inputs import Batch
 from embedding_core.training.user_functions import UserFunctions
 from embedding_core.training_config import Softmax, TrainingConfig
+from embedding_core.translate import kind_of_optimizer
+
+# Trains tables on a TPU without an embedding engine (V0): every core holds all rows, Keras' optimizers update them.
+
+
+def keras_optimizers(config: EmbeddingConfig, decay: LinearDecay | None) -> dict[str, tf_keras.optimizers.Optimizer]:
+    """Make the Keras optimizer of each table, by name; its rate follows the decay, if there is one.
+
+    These are not the TPU's update rules: Keras' Adagrad adds an epsilon. Its Adam adds epsilon outside the root,
+    corrects the bias of its moments, and updates rows that were not looked up.
+
+    Raises:
+      ConfigError: a table has no optimizer, Keras does not have it, or would ignore a hyperparameter that is set.
+    """
+    return {table.name: _namesake(table, decay) for table in config.tables}
+
+
+def _namesake(table: TableConfig, decay: LinearDecay | None) -> tf_keras.optimizers.Optimizer:
+    optimizer = table.optimizer
+    if optimizer is None:
+        raise ConfigError(f"table {table.name!r} has no `optimizer`: give it one, such as {SGD()!r}.")
+    kind = kind_of_optimizer(optimizer)
+    if kind.keras is None:
+        raise ConfigError(
+            f"`optimizer` of table {table.name!r} is {type(optimizer).__name__}: a TPU without an embedding engine "
+            "(V0) trains tables with Keras' optimizers, which have no namesake of it; choose SGD, Adagrad, Adam or "
+            "FTRL."
+        )
+    for key in optimizer.hyperparameters():
+        value, default = getattr(optimizer, key), type(optimizer).model_fields[key].default
+        if key not in (*kind.passed, "learning_rate") and value != default:
+            raise ConfigError(
+                f"`{key}` of table {table.name!r} is {value!r}: a TPU without an embedding engine (V0) trains "
+                f"tables with Keras' {kind.keras}, which would ignore it; leave it out."
+            )
+    values = {name: getattr(optimizer, name) for name in kind.passed}
+    rate = scheduled(optimizer.learning_rate, decay)
+    return getattr(tf_keras.optimizers, kind.keras)(learning_rate=rate, **values)
+
+
+def config_without_slots(config: EmbeddingConfig) -> EmbeddingConfig:
+    """Give every table SGD, which has no slots: the engine does not train here, so slots would be saved unused."""
+    tables = (table.replace(optimizer=SGD()) for table in config.tables)
+    return config.replace(tables=tuple(tables))
+
+
+# Computes the loss of retrieval as a softmax over the candidates of a batch.
+
+_NOT_A_CANDIDATE = -1e30  # logit of a candidate that is left out; with an infinity, gradients would be NaN
+
+
+class Candidates(NamedTuple):
+    """The candidates of a global batch.
+
+    Attributes:
+      vectors: float32 [C, n].
+      ids: int32 [C], the table's row of each candidate.
+      log_q: float32 [C], the logarithm of how often the candidate is expected in a batch (logQ).
+      is_negative: bool [C], whether the candidate is a negative for other queries; false for padding.
+    """
+
+    vectors: tf.Tensor
+    ids: tf.Tensor
+    log_q: tf.Tensor
+    is_negative: tf.Tensor
+
+
+def softmax_losses(
+    queries: tf.Tensor,
+    own: tf.Tensor,
+    candidates: Candidates,
+    *,
+    temperature: float = 1.0,
+    remove_hits: bool = True,
+    hard_negatives: int | None = None,
+) -> tf.Tensor:
+    """Compute the softmax cross-entropy of each query, with its own candidate as the label.
+
+    The logits are ``q . c / temperature - log_q``. Frequent candidates are negatives more often: without the correction
+    by logQ, they would be ranked too low (Bengio and Senecal, 2008; Yi et al., 2019).
+
+    Args:
+      queries: float32 [Q, n].
+      own: int32 [Q], position of each query's candidate.
+      candidates: the candidates.
+      temperature: divisor of the products.
+      remove_hits: whether to leave out accidental hits: other candidates with the same id as the query's own.
+      hard_negatives: number of negatives that count for each query, largest logits first; None for all.
+
+    Returns:
+      float32 [Q].
+    """
+    logits = tf.matmul(queries, candidates.vectors, transpose_b=True) / temperature - candidates.log_q
+    # `==` of tensors compares objects in the graph that preflight traces
+    is_own = tf.equal(tf.range(tf.shape(candidates.ids)[0])[tf.newaxis], own[:, tf.newaxis])
+    is_negative = candidates.is_negative[tf.newaxis] & ~is_own
+    if remove_hits:
+        is_negative &= tf.not_equal(candidates.ids[tf.newaxis], tf.gather(candidates.ids, own)[:, tf.newaxis])
+    of_own = tf.reduce_sum(tf.where(is_own, logits, tf.zeros_like(logits)), 1)
+    negatives = tf.where(is_negative, logits, tf.fill(tf.shape(logits), tf.constant(_NOT_A_CANDIDATE, logits.dtype)))
+    if hard_negatives is not None:
+        negatives = tf.math.top_k(negatives, tf.minimum(hard_negatives, tf.shape(negatives)[1])).values
+    return tf.reduce_logsumexp(tf.concat([of_own[:, tf.newaxis], negatives], 1), 1) - of_own
 
 
 class StepsDone(NamedTuple):

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias, TypedDict, cast
 
 import tensorflow as tf
 from typing_extensions import NotRequired
 
-from embedding_core.columns.ids import TokenTable
-from embedding_core.columns.raw_columns import Columns, Raw, Spec
-from embedding_core.columns.tokens import DTYPES, Values, text_of, tokens_of
+from embedding_core.columns import DTYPES, Columns, Raw, Spec, TokenTable, Values, text_of, tokens_of
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.tasks import Task
-from embedding_core.tracing import as_written
+from embedding_core.tracing import as_written, without_internals
 
 Transform: TypeAlias = Callable[[Raw], Mapping[str, Values]]
 
@@ -248,3 +248,42 @@ def _checked_label(label: tf.Tensor, task: Task, *, may_lack: bool) -> tf.Tensor
     )
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(fits), [message, label[~fits][:8]])]):
         return tf.identity(label)
+
+
+# Says in one line what is wrong with rows that TensorFlow cannot read or that break a rule.
+
+_ASSERTION = re.compile(r"assertion failed: (.*?)(?:\n|$)", re.DOTALL)
+_ONE_TEXT = re.compile(r"\[([^\[\]]*)\]")
+_EMPTY_LIST = re.compile(r"Key: (.*?), Index: .*Values size: 0 but output shape")
+
+
+@contextlib.contextmanager
+def data_errors() -> Iterator[None]:
+    """Turn TensorFlow's errors about bad rows into a DataError of one line."""
+    try:
+        yield
+    except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
+        raise DataError(_rule_broken(error.message)) from error
+    except tf.errors.NotFoundError as error:
+        raise DataError(
+            f"a file of rows is gone ({without_internals(error.message)}): if it was a temporary file, set TMPDIR "
+            "to a folder that nothing empties; then start the same run again to continue."
+        ) from error
+    except UnicodeDecodeError as error:  # TensorFlow's message quotes a row that is not UTF-8
+        raise DataError(_rule_broken(error.object.decode(errors="replace"))) from error
+
+
+def _rule_broken(message: str) -> str:
+    """Extract the line of TensorFlow's message that says what is wrong with the data."""
+    message = without_internals(message)
+    empty = _EMPTY_LIST.search(message)
+    if empty:
+        return (
+            f"column {empty[1]!r} is an empty list in a row, where TensorFlow wants one number: leave the value out, "
+            "as this project's ExampleGen does."
+        )
+    match = _ASSERTION.search(message)
+    if not match:
+        return message
+    text = _ONE_TEXT.fullmatch(match[1])
+    return text[1] if text else match[1]

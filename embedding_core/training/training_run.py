@@ -22,14 +22,11 @@ from embedding_core.storage import scratch_folder
 from embedding_core.training.checkpoints import HISTORY, RunState
 from embedding_core.training.dense_start import dense_inputs, start_dense
 from embedding_core.training.device_choice import Placement, choose_placement
+from embedding_core.training.encoded_rows import rows_folder
 from embedding_core.training.finished_run import restore_weights
-from embedding_core.training.history import History, Summaries
 from embedding_core.training.job import JobData, TrainingJob
-from embedding_core.training.kept_rows import rows_folder
-from embedding_core.training.loop import WARM_START, Loop, Progress
-from embedding_core.training.preemption import end_if, noticed_preemption
-from embedding_core.training.server_data import ServerData
-from embedding_core.training.server_steps import ServedTrainable, lost_servers
+from embedding_core.training.loop import WARM_START, History, Loop, Progress, Summaries, end_if, noticed_preemption
+from embedding_core.training.server_steps import ServedTrainable, ServerData, lost_servers
 from embedding_core.training.step import Trainable, new_trainable
 
 _log = logging.getLogger(__name__)

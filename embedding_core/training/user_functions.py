@@ -23,7 +23,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from embedding_core.errors import ConfigError
-from embedding_core.task_outputs import row_losses
+from embedding_core.model_inputs import row_losses
 from embedding_core.tasks import Task
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -55,7 +55,7 @@ class UserFunctions:
         return self._row_loss is not None
 
     def row_losses(self, task: Task, label: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-        """Compute the loss of each row, `[B, 1]`; see `embedding_core.task_outputs.row_losses`.
+        """Compute the loss of each row, `[B, 1]`; see `embedding_core.model_inputs.row_losses`.
 
         Raises:
           ConfigError: the function of the user does not return a loss for each row.

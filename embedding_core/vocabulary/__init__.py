@@ -1,12 +1,12 @@
 """Defines vocabularies: the tokens that rows belong to, with their counts and a digest. Does not import TensorFlow."""
 
 from embedding_core.vocabulary.evolution import evolved_vocabulary
-from embedding_core.vocabulary.feature_summary import FeatureSummary, length_percentiles
-from embedding_core.vocabulary.partitions import merge_sorted, partition_of
 from embedding_core.vocabulary.vocabulary import (
     Evolution,
+    FeatureSummary,
     Vocabulary,
     admitted_rows,
+    length_percentiles,
     no_token_left,
     representable,
     total_order,
@@ -16,6 +16,8 @@ from embedding_core.vocabulary.vocabulary_files import (
     Block,
     load_vocabularies,
     load_vocabulary,
+    merge_sorted,
+    partition_of,
     save_in_blocks,
     save_set,
     save_vocabulary,

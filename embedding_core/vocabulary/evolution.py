@@ -29,8 +29,7 @@ import pyarrow.compute as pc
 
 from embedding_core.config import EvolutionMode
 from embedding_core.errors import ConfigError
-from embedding_core.vocabulary.feature_summary import FeatureSummary
-from embedding_core.vocabulary.vocabulary import Evolution, Vocabulary, representable, total_order
+from embedding_core.vocabulary.vocabulary import Evolution, FeatureSummary, Vocabulary, representable, total_order
 
 
 def evolved_vocabulary(

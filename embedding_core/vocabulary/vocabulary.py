@@ -11,19 +11,166 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any
+import hashlib
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from embedding_core.config import EvolutionMode
+from embedding_core.config import ColumnConfig, EvolutionMode
 from embedding_core.errors import ConfigError
 from embedding_core.schema import Name, read
-from embedding_core.vocabulary.chunks import plain_chunks, sha256_of
-from embedding_core.vocabulary.feature_summary import FeatureSummary
+
+# Summarizes what counting found about one feature that feeds a vocabulary.
+
+_PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99, "max": 100}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FeatureSummary:
+    """Statistics of one feature that feeds a vocabulary.
+
+    Attributes:
+      column: column of the feature, with the dtype and valency found in the data.
+      rows: number of rows read.
+      missing: number of rows without any token.
+      token_count: number of token occurrences.
+      lengths: tokens per row, empty rows included: the smallest length that at least 50, 90, 95, 99
+        and 100% of the rows do not exceed, as "p50", "p90", "p95", "p99" and "max".
+      new_rows: number of rows with at least one token that the base vocabulary does not have; None without a base.
+      new_tokens: number of token occurrences that the base does not have; None without a base.
+    """
+
+    column: ColumnConfig
+    rows: int
+    missing: int
+    token_count: int
+    lengths: Mapping[str, int]
+    new_rows: int | None = None
+    new_tokens: int | None = None
+
+    @property
+    def drift(self) -> dict[str, float]:
+        """Return how much of the feature's data the base vocabulary does not know.
+
+        Returns:
+          "new_rows", the share of rows with at least one token that the base does not have, and "new_tokens", the
+          share of token occurrences that it does not have; from 0 to 1. Empty without a base.
+        """
+        if self.new_rows is None or self.new_tokens is None:
+            return {}
+        return {
+            "new_rows": self.new_rows / max(1, self.rows),
+            "new_tokens": self.new_tokens / max(1, self.token_count),
+        }
+
+
+def length_percentiles(histogram: npt.ArrayLike) -> dict[str, int]:
+    """Compute percentiles of the number of tokens per row.
+
+    Args:
+      histogram: [longest + 1] how many rows have 0, 1, 2, ... tokens.
+
+    Returns:
+      "p50", "p90", "p95", "p99", "max": the smallest length that at least that share of the rows does not exceed.
+    """
+    rows = np.cumsum(np.asarray(histogram, np.int64))
+    total = int(rows[-1]) if rows.size else 0
+    return {name: int(np.searchsorted(rows * 100, total * share)) for name, share in _PERCENTILES.items()}
+
+
+# Converts vocabularies to the bytes of their files and back, in chunks, to use little memory.
+
+OpenFile: TypeAlias = Callable[..., BinaryIO]
+
+_TOKENS_AT_ONCE = 1 << 18
+_BYTES_AT_ONCE = 1 << 22
+_LINE_FEED = ord("\n")
+_format: Any = np.lib.format  # numpy's own types leave out the function used here
+
+
+def sha256_of(chunks: Iterable[bytes]) -> str:
+    """Compute the sha256 of all chunks together, in hexadecimal."""
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+class DigestedFile:
+    """A new file that knows the digest of what was written to it."""
+
+    def __init__(self, path: str, open_file: OpenFile) -> None:
+        """Open the file with `open_file`, which is called like `open`."""
+        self._file = open_file(path, "wb")
+        self._sha256 = hashlib.sha256()
+
+    def __enter__(self) -> DigestedFile:
+        """Return the file, which exists even if nothing is written to it."""
+        self._file.__enter__()
+        self._file.write(b"")  # some file systems make a file only when it is written to
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Close the file."""
+        self._file.__exit__(*error)
+
+    def write(self, chunks: Iterable[bytes]) -> None:
+        """Append chunks to the file."""
+        for chunk in chunks:
+            self._sha256.update(chunk)
+            self._file.write(chunk)
+
+    @property
+    def digest(self) -> str:
+        """Sha256 of what has been written, in hexadecimal."""
+        return self._sha256.hexdigest()
+
+
+def plain_chunks(tokens: pa.Array) -> Iterator[bytes]:
+    """Yield the bytes of `<name>.txt`: each token followed by a line feed."""
+    for start in range(0, len(tokens), _TOKENS_AT_ONCE):
+        part = tokens.slice(start, _TOKENS_AT_ONCE)
+        row = pa.LargeListArray.from_arrays(pa.array([0, len(part)], pa.int64()), part)
+        joined: bytes = pc.binary_join(row, pa.scalar(b"\n", pa.large_binary()))[0].as_py()
+        yield joined + b"\n"
+
+
+def npy_header(shape: tuple[int, ...]) -> bytes:
+    """Make the header that `numpy.save` writes before the data of an int64 array."""
+    header = io.BytesIO()
+    _format.write_array_header_1_0(header, {"descr": "<i8", "fortran_order": False, "shape": shape})
+    return header.getvalue()
+
+
+def data_chunks(array: npt.NDArray[np.int64]) -> Iterator[bytes]:
+    """Yield the bytes of an array's values, which follow the header in a file of `numpy.save`."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    count = _BYTES_AT_ONCE // flat.itemsize
+    for start in range(0, len(flat), count):
+        yield flat[start : start + count].tobytes()
+
+
+def read_tokens(file: BinaryIO) -> tuple[pa.Array, str]:
+    """Read the lines of a plain token file as a large_binary array, and the sha256 of its bytes."""
+    digest, size = hashlib.sha256(), 0
+    parts: list[bytes] = []
+    ends: list[npt.NDArray[np.int64]] = [np.zeros(1, np.int64)]
+    while chunk := file.read(_BYTES_AT_ONCE):
+        digest.update(chunk)
+        breaks = np.flatnonzero(np.frombuffer(chunk, np.uint8) == _LINE_FEED)
+        ends.append(size + breaks - np.arange(len(breaks)))
+        parts.append(chunk.replace(b"\n", b""))
+        size += len(parts[-1])
+    offsets = np.concatenate(ends)
+    ends.clear()
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))]
+    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers), digest.hexdigest()
+
 
 _UNREPRESENTABLE = (b"\n", b"\r", b"\0")
 

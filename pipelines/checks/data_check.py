@@ -7,15 +7,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from components.example_gen.data_files import find_files, without_spans
-from components.example_gen.label_section import Label
 from components.example_gen.sampling import Column, Sample, sample
-from components.example_gen.settings import Settings
+from components.example_gen.settings import Label, Settings
 from components.example_gen.tally import Tally
 from embedding_core.display import shown_token
 from embedding_core.errors import DataError, nearest
 from embedding_core.storage import bounds
 from pipelines.config import PipelineConfig
-from pipelines.config.columns import column_uses
+from pipelines.config.column_rules import column_uses
 from pipelines.console.terminal import echo
 from pipelines.pipeline import component_inputs
 

@@ -8,7 +8,7 @@ from components.example_gen.settings import Settings
 from embedding_core.errors import ConfigError
 from embedding_core.planning.topology import Topology, named_topology
 from pipelines.config import PipelineConfig
-from pipelines.config.files import missing_spans
+from pipelines.config.data import missing_spans
 from pipelines.pipeline import component_inputs
 
 

@@ -8,7 +8,7 @@ from embedding_core.errors import ConfigError
 from pipelines.cluster.kubeflow_spec import kubernetes_name
 from pipelines.cluster.tpu_request import TpuRequest, tpu_request
 from pipelines.config import Kubeflow, PipelineConfig, TrainingCluster
-from pipelines.config.paths import is_address
+from pipelines.config.data import is_address
 
 Target: TypeAlias = Literal["vertex", "kubeflow"]
 

@@ -27,11 +27,10 @@ from pipelines.cluster.server_cluster_spec import chief_document, chief_environm
 from pipelines.cluster.tpu_request import TpuRequest
 from pipelines.config import Kubeflow, PipelineConfig
 from pipelines.config.yaml_text import yaml_documents
-from pipelines.console.output_files import write_output
+from pipelines.console.terminal import write_output
 from pipelines.pipeline import component_inputs
 from pipelines.pipeline.embedding_pipeline import create_pipeline
-from pipelines.pipeline.previous_run import PreviousRun
-from pipelines.pipeline.run_target import RunTarget, beam_args
+from pipelines.pipeline.run_target import PreviousRun, RunTarget, beam_args
 
 _TRAINER = "EmbeddingTrainer"
 _ENVIRONMENT = {"TF_USE_LEGACY_KERAS": "1"}

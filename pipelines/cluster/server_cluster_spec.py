@@ -65,7 +65,7 @@ def manifests(name: str, cluster: TrainingCluster, image: str, env: Mapping[str,
     pods = [("worker", cluster.workers, cluster.worker), ("ps", cluster.servers, cluster.server)]
     services = [_service(name, kind) for kind in ("chief", "worker", "ps")]
     text = json.dumps(addresses(name, cluster), sort_keys=True)
-    return [*services, *(_stateful_set(name, *one, image, {**env, "CLUSTER": text}) for one in pods)]
+    return [*services, *(_stateful_set(name, *pod, image, {**env, "CLUSTER": text}) for pod in pods)]
 
 
 def _labels(name: str, kind: str) -> dict[str, str]:

@@ -11,9 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from embedding_core.storage import readable_as
-from pipelines.console.plain_table import print_table
 from pipelines.console.quiet import load_tensorflow
-from pipelines.console.terminal import PLAIN, SafeConsole, echo
+from pipelines.console.terminal import PLAIN, SafeConsole, echo, print_table
 
 app = typer.Typer(
     help="Inspect, compare and extract embedding checkpoints, as CheckpointRetriever writes them.", no_args_is_help=True

@@ -6,11 +6,13 @@ import enum
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
+from typer.core import TyperGroup
 
-from components.installed import require_package
+from components.installed import INSTALL_TFX, is_installed, require_package
 from pipelines.commands import (
     checkpoint_command,
     compare_command,
@@ -22,10 +24,10 @@ from pipelines.commands import (
     shadow_command,
     version_command,
 )
-from pipelines.commands.core_commands import InstalledCommands
-from pipelines.commands.exit_codes import FINDINGS, PREEMPTED
 from pipelines.commands.run_command import show_warnings
 from pipelines.commands.shared_options import (
+    FINDINGS,
+    PREEMPTED,
     AssumedTokens,
     CompilerPython,
     Config,
@@ -36,14 +38,45 @@ from pipelines.commands.shared_options import (
 )
 from pipelines.config.feature_sections import ASSUMED_TOKENS
 from pipelines.console.expected_errors import expected_message, was_preempted
-from pipelines.console.large_imports import collector_paused
-from pipelines.console.output_files import check_output
-from pipelines.console.quiet import load_tensorflow, silence
-from pipelines.console.terminal import echo
-from pipelines.local import run_log
+from pipelines.console.quiet import collector_paused, load_tensorflow, silence
+from pipelines.console.terminal import check_output, echo
+from pipelines.local import run_display
 
 if TYPE_CHECKING:
     from embedding_core.tpu_compiler import SparseCoreCompiler
+
+
+# Hides the commands that need TFX if TFX is not installed, and says in one line how to get them.
+
+NEED_TFX = frozenset({"run", "follow", "compile", "parity", "metadata", "lineage"})
+"""Commands that import TFX, TensorFlow Transform or ML Metadata."""
+
+
+class InstalledCommands(TyperGroup):
+    """A group that only has the commands that the installed packages can run.
+
+    Contexts and commands are typed as Any: they are classes of click, and newer releases of typer contain click.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """List the commands that work, and name the others below the help."""
+        names = super().list_commands(ctx)
+        if is_installed("tfx"):
+            return names
+        left_out = [name for name in names if name in NEED_TFX]
+        self.epilog = escape(f"{', '.join(left_out)} need TFX: {INSTALL_TFX}.")
+        return [name for name in names if name not in NEED_TFX]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Find a command by its name.
+
+        Raises:
+          ConfigError: the command needs TFX, which is not installed.
+        """
+        if cmd_name in NEED_TFX:
+            require_package("tfx", f"`{cmd_name}` needs TFX, which is not installed")
+        return super().get_command(ctx, cmd_name)
+
 
 app = typer.Typer(
     name="tfx-embeddings",
@@ -76,7 +109,7 @@ def _entry(
     ] = False,
 ) -> None:
     """Train and serve models of embedding tables with TFX pipelines."""
-    run_log.to_screen(debug)
+    run_display.to_screen(debug)
 
 
 init_command.register(app)
@@ -114,7 +147,7 @@ def schema() -> None:
     """Print the JSON Schema of the configuration, with which editors complete and check YAML files."""
     import json
 
-    from pipelines.config.json_schema import config_schema
+    from pipelines.config.pipeline_config import config_schema
 
     echo(json.dumps(config_schema(), indent=1))
 
@@ -281,7 +314,7 @@ def _show(error: Exception, debug: bool) -> None:
 
     Show the traceback if `debug` is true, or if the error is unexpected and nothing was logged.
     """
-    expected, log = expected_message(error), run_log.current_log()
+    expected, log = expected_message(error), run_display.current_log()
     if debug or (expected is None and log is None):
         traceback.print_exc()
     if expected is None and log is not None:
@@ -302,7 +335,7 @@ def main(arguments: list[str] | None = None) -> None:
     silence()
     given = sys.argv[1:] if arguments is None else arguments
     debug = ["--debug"] if "--debug" in given else []  # the option may come before or after the command
-    run_log.forget_log()
+    run_display.forget_log()
     try:
         app(args=[*debug, *(one for one in given if one != "--debug")])
     except Exception as error:

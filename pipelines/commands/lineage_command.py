@@ -3,20 +3,54 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console
+from rich.markup import escape
+from rich.tree import Tree
 
 from embedding_core.errors import ConfigError, DataError, EmbeddingError
 from pipelines.config import load_config
 from pipelines.console.terminal import SafeConsole
-from pipelines.lineage.ancestors import generations, lineages_of
-from pipelines.lineage.graph import Node, downstream, open_store, read_graph, upstream
-from pipelines.lineage.records import files_of, read_records
-from pipelines.lineage.rollbacks import ROLLBACK, pushes_of, with_rollbacks
-from pipelines.report.lineage_figures import collect_page, find_token
-from pipelines.report.lineage_page import save_page
-from pipelines.report.lineage_tree import lineage_tree
+from pipelines.lineage.ancestors import ROLLBACK, generations, lineages_of, pushes_of, with_rollbacks
+from pipelines.lineage.graph import Node, downstream, files_of, open_store, read_graph, read_records, upstream
+from pipelines.report.lineage_page import collect_page, find_token, save_page
+
+# Draws a lineage as a tree for a terminal.
+
+
+def lineage_tree(nodes: Mapping[int, Node]) -> Tree:
+    """Draw the lineage as a tree for a terminal; an artifact that occurs twice is expanded only once."""
+    root = next(iter(nodes.values()))
+    tree = Tree(_label(root))
+    _grow(tree, root, nodes, {root.id})
+    return tree
+
+
+def _grow(tree: Tree, node: Node, nodes: Mapping[int, Node], shown: set[int]) -> None:
+    for parent in (nodes[input_] for input_ in node.inputs):
+        if parent.id in shown:
+            tree.add(f"[dim]{parent.type} #{parent.id} (above)[/dim]")
+            continue
+        shown.add(parent.id)
+        _grow(tree.add(_label(parent)), parent, nodes, shown)
+
+
+def _label(node: Node) -> str:
+    made = "imported" if node.producer is None else node.producer.node
+    if node.producer is not None and node.producer.seconds is not None:
+        made += f", {node.producer.seconds:.1f} s"
+    facts = "".join(
+        f"\n  {key}: {_short(value)}" for key, value in sorted(node.facts.items()) if value not in ("", None)
+    )
+    return f"[bold]{node.type}[/bold] #{node.id} [dim]({made})[/dim]\n  {escape(node.uri)}{facts}"
+
+
+def _short(value: object, limit: int = 160) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return escape(text if len(text) <= limit else f"{text[: limit - 1]}…")
+
 
 _PUSHED, _CHECKPOINT, _MODEL = "PushedModel", "components.EmbeddingCheckpoint", "Model"
 

@@ -39,6 +39,6 @@ def _artifacts(config: PipelineConfig) -> tuple[int, list[str]]:
     store = open_store(config.metadata_path)
     context = store.get_context_by_type_and_name("pipeline", config.name)
     artifacts = [] if context is None else store.get_artifacts_by_context(context.id)
-    live = [(one.uri, recorded_content(one)) for one in artifacts if is_output(one)]
+    live = [(artifact.uri, recorded_content(artifact)) for artifact in artifacts if is_output(artifact)]
     known = [(uri, recorded) for uri, recorded in live if recorded is not None]
     return len(known), [uri for uri, recorded in known if not is_as_recorded(uri, recorded, by_digest=True)]

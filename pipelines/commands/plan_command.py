@@ -12,8 +12,7 @@ from embedding_core.planning.topology import memory_plan, named_topology, table_
 from embedding_core.schema import Json
 from pipelines.commands.shared_options import AssumedTokens, Config, Override, Slice, TableConfigsFolder
 from pipelines.config.feature_sections import ASSUMED_TOKENS
-from pipelines.console.plain_table import print_table
-from pipelines.console.terminal import PLAIN, SafeConsole, echo
+from pipelines.console.terminal import PLAIN, SafeConsole, echo, print_table
 
 
 def register(app: typer.Typer) -> None:

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.commands.exit_codes import NOTHING_PUSHED, STOPPED
-from pipelines.commands.shared_options import Config, Override
-from pipelines.console.large_imports import collector_paused
-from pipelines.console.quiet import load_tensorflow
+from pipelines.commands.shared_options import NOTHING_PUSHED, STOPPED, Config, Override
+from pipelines.console.quiet import collector_paused, load_tensorflow
 from pipelines.console.terminal import echo
 
 if TYPE_CHECKING:
@@ -114,7 +112,7 @@ def _ready(
     from pipelines.config import load_config
     from pipelines.local.storage_errors import storage_errors_as_one
     from pipelines.local.work_dir import prepare, ready_metadata
-    from pipelines.previous.references import check_references
+    from pipelines.previous.finished_trainings import check_references
 
     checked = load_config(config, overrides)
     check(checked)

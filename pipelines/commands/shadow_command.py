@@ -13,13 +13,13 @@ import typer
 from components.installed import require_package
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.shadow_rules import ShadowRules
-from pipelines.commands.exit_codes import FINDINGS
+from pipelines.commands.shared_options import FINDINGS
 from pipelines.console.quiet import load_tensorflow
 from pipelines.console.terminal import SafeConsole, echo
 
 if TYPE_CHECKING:
+    from embedding_core.shadow.replay import VersionProcess
     from embedding_core.shadow.request_rows import Public
-    from embedding_core.shadow.version_process import VersionProcess
 
 _INSTALL = "install it in the release of your TensorFlow, or tfx-embeddings[tfx]"
 
@@ -61,7 +61,7 @@ def shadow(
 
     Exit code 4: the new version does not keep to a bound.
     """
-    from components.shadow.log_files import log_files
+    from components.shadow.shadow_section import log_files
 
     require_package("tensorflow_serving", "`shadow` needs tensorflow-serving-api, which is not installed", _INSTALL)
     rules = _rules(config, overrides or [])
@@ -72,8 +72,7 @@ def shadow(
         _make_folder(out)
     load_tensorflow()
     from components.shadow.request_log import read_requests
-    from embedding_core.shadow.replay import replay_on
-    from embedding_core.shadow.version_process import VersionProcess
+    from embedding_core.shadow.replay import VersionProcess, replay_on
     from pipelines.report.shadow_page import print_shadow, save_shadow
 
     shown = _public(old).both(_public(new)).with_columns(public or ())
@@ -137,11 +136,11 @@ def _rules(config: Path | None, overrides: Sequence[str]) -> ShadowRules:
     if config is not None:
         from pipelines.config import load_config
 
-        section = load_config(config, [f"shadow.{one}" for one in overrides]).shadow
+        section = load_config(config, [f"shadow.{override}" for override in overrides]).shadow
         if section is None:
             raise ConfigError(f"`--config` is {os.fspath(config)!r}, which has no section `shadow`: add it.")
         return section.rules()
-    from pipelines.config.overrides import apply_overrides
+    from pipelines.config.loading import apply_overrides
 
     mistakes: list[str] = []
     values = apply_overrides(ShadowRules, {}, overrides, {}, mistakes)
@@ -156,7 +155,7 @@ def _require_model(version: str) -> None:
     Raises:
       ConfigError: there is none.
     """
-    from components.pusher.version_manifest import MODEL
+    from components.pusher.served import MODEL
     from embedding_core.storage import exists
 
     if not exists(os.path.join(version, MODEL)):
@@ -165,7 +164,7 @@ def _require_model(version: str) -> None:
 
 def _public(version: str) -> Public:
     """Return what a version says may be shown: nothing if it is not a version that EmbeddingPusher published."""
-    from components.pusher.version_manifest import read_facts
+    from components.pusher.served import read_facts
     from embedding_core.shadow.request_rows import Public
 
     try:

@@ -12,9 +12,8 @@ from components.installed import is_installed
 from embedding_core.errors import ConfigError, ParityError
 from embedding_core.rows_dtype import RowsDtypes
 from embedding_core.storage import readable_as
-from pipelines.console.plain_table import print_table
 from pipelines.console.quiet import load_tensorflow
-from pipelines.console.terminal import SafeConsole, echo
+from pipelines.console.terminal import SafeConsole, echo, print_table
 
 _Version = Annotated[str, typer.Argument(metavar="VERSION", help="Folder of a published version.", show_default=False)]
 _Base = Annotated[str, typer.Argument(metavar="BASE", help="Folder of the served versions.", show_default=False)]
@@ -38,7 +37,7 @@ def verify(version: _Version, as_json: _Json = False) -> None:
     """
     from components.pusher.delta_chain import chain_of_version
     from components.pusher.publish import require_local
-    from components.pusher.version_manifest import verify_version
+    from components.pusher.served import verify_version
 
     require_local(version)
     manifest = verify_version(version)
@@ -104,7 +103,7 @@ def rollback(
     published = roll_back(base, to)
     recorded = None
     if is_installed("ml_metadata"):
-        from pipelines.lineage.rollbacks import record_rollback
+        from pipelines.lineage.ancestors import record_rollback
 
         recorded = record_rollback(published.path)
     known = f"recorded in {recorded}" if recorded else "the next run of its pipeline records it"

@@ -4,14 +4,13 @@
 default is filled in. Importing this package loads neither TensorFlow nor TFX.
 """
 
-from components.example_gen.history_section import Histories
-from components.example_gen.label_section import Label
 from components.example_gen.row_selection import RowFilter, SplitByColumn, SplitByHash, SplitByTime, SplitLeaveOneOut
+from components.example_gen.settings import Histories, Label
 from components.example_gen.spans import Spans
 from components.pusher.push_section import Push
 from embedding_core.planning.table_overrides import TableOverrides
 from embedding_core.quality_rules import Threshold
-from pipelines.config.data import Data
+from pipelines.config.data import Data, data_files
 from pipelines.config.feature_sections import (
     Categorical,
     Dense,
@@ -19,12 +18,9 @@ from pipelines.config.feature_sections import (
     VocabularyEvolution,
     VocabularyLimits,
 )
-from pipelines.config.files import data_files
-from pipelines.config.kubeflow import Kubeflow, Resources, TrainingCluster
 from pipelines.config.loading import NoDataYetError, config_from_mapping, load_config
 from pipelines.config.metrics import Evaluation
-from pipelines.config.model import Model
-from pipelines.config.pipeline_config import PipelineConfig
+from pipelines.config.pipeline_config import Kubeflow, Model, PipelineConfig, Resources, TrainingCluster
 
 __all__ = [
     "Categorical",

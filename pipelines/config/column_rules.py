@@ -1,17 +1,78 @@
-"""Checks how features, row filters, slices and the split use the columns of the data."""
+"""Checks how features, labels, filters, slices, split and histories use the columns of the data."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from components.example_gen.formats import format_of
+from components.example_gen.settings import ColumnKind, Label, format_of, split_mistakes
 from embedding_core.errors import ConfigError, nearest
 from embedding_core.schema import Mistakes
-from pipelines.config.columns import column_kinds, transform_columns
-from pipelines.config.data import Data
-from pipelines.config.files import data_files
-from pipelines.config.pipeline_config import PipelineConfig
+from pipelines.config.data import Data, data_files
+from pipelines.config.feature_sections import Categorical
+from pipelines.config.pipeline_config import BUILT_IN_MODELS, PipelineConfig
+
+# Lists the columns of the data that the configuration reads, and the kind of each.
+
+
+def column_uses(config: PipelineConfig) -> Iterator[tuple[str, str, ColumnKind]]:
+    """Yield the keys that read a column for the model or Transform: the key's path, the column, and its kind.
+
+    The kind is "token" for a value as it is in the data, "float" for a number. Columns of row filters and splits are
+    left out, because examples do not keep them. `column_kinds` adds the columns of the evaluation.
+    """
+    yield from _transform_uses(config)
+    for index, feature in enumerate(config.features.categorical):
+        if not feature.after_transform:
+            yield f"features.categorical.{index}", feature.source, "token"
+
+
+def _transform_uses(config: PipelineConfig) -> Iterator[tuple[str, str, ColumnKind]]:
+    for index, feature in enumerate(config.features.dense):
+        yield f"features.dense.{index}", feature.source, "float"
+    for column, kind in config.columns.items():
+        yield f"columns.{column}", column, kind
+    for path, label in label_paths(config):
+        if label.column is not None:
+            yield f"{path}.column", label.column, "token" if label.kind == "multiclass" else "float"
+        for column, kind in label.columns.items():
+            yield f"{path}.columns.{column}", column, kind
+    if config.sample_weight is not None:
+        yield "sample_weight", config.sample_weight, "float"
+
+
+def label_paths(config: PipelineConfig) -> Iterator[tuple[str, Label]]:
+    """Yield the key of each label in the configuration, and the label."""
+    for name, label in config.targets.items():
+        yield "label" if config.label is not None else f"labels.{name}", label
+
+
+def label_columns(config: PipelineConfig) -> set[str]:
+    """Return the columns of the data that labels are read or computed from."""
+    return {column for label in config.targets.values() for column in label.sources}
+
+
+def column_kinds(config: PipelineConfig) -> dict[str, ColumnKind]:
+    """Return the kind of every column of the examples, by name: the columns of model, Transform and evaluation.
+
+    The columns of slices and of the user are a "token", unless something else reads them as a number.
+    """
+    kinds: dict[str, ColumnKind] = {column: kind for _, column, kind in column_uses(config)}
+    user = () if config.evaluation.user is None else (config.evaluation.user,)
+    for column in (column for columns in (*config.evaluation.slices, user) for column in columns):
+        kinds.setdefault(column, "token")
+    return dict(sorted(kinds.items()))
+
+
+def transform_columns(config: PipelineConfig, *, serving: bool = False) -> tuple[str, ...]:
+    """Return the raw columns that Transform reads, sorted.
+
+    Args:
+      config: the configuration.
+      serving: whether to leave out the columns of the label and the sample weight, which a served model does not get.
+    """
+    not_served = {*label_columns(config), config.sample_weight} if serving else set()
+    return tuple(sorted({column for _, column, _ in _transform_uses(config)} - not_served))
 
 
 def _lists_are_in_the_data(config: PipelineConfig) -> Mistakes:
@@ -107,7 +168,7 @@ def _split_shows_nothing_private(config: PipelineConfig) -> Mistakes:
 
 
 def _inputs_have_names_of_their_own(config: PipelineConfig) -> Mistakes:
-    """Refuse columns with equal input names in the served model (`embedding_core.columns.raw_columns.input_name`)."""
+    """Refuse columns with equal input names in the served model (`embedding_core.columns.input_name`)."""
     raw = {
         feature.source: f"features.categorical.{index}"
         for index, feature in enumerate(config.features.categorical)
@@ -161,4 +222,124 @@ COLUMN_RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] 
         frozenset({"data", "features", "columns", "label", "labels", "sample_weight", "evaluation"}),
         _whole_numbers_are_tokens,
     ),
+]
+
+
+# Checks how features, labels, filters, split and model use the columns that `data.histories` makes.
+
+_MADE = "data.histories.columns"
+
+
+def _histories_fit_the_split(config: PipelineConfig) -> Mistakes:
+    yield from split_mistakes(config.data.histories, config.split)
+
+
+def _new_columns_are_of_tokens(config: PipelineConfig) -> Mistakes:
+    histories, kinds = config.data.histories, column_kinds(config)
+    if histories is None:
+        return
+    for name, source in histories.columns.items():
+        if kinds.get(source) == "float":
+            rule = "which is read as a number: a history holds tokens; list another column."
+            yield f"{_MADE}.{name}", f"is {source!r}, {rule}"
+        if name not in kinds:
+            read = [one for _, one, _ in column_uses(config)]
+            rule = f"is read by no feature: {nearest(name, read)} A feature reads it with `multivalent: true`."
+            yield f"{_MADE}.{name}", rule
+        for path in _misused(config, name):
+            rule = "which `data.histories` makes of tokens: only a categorical feature or `preprocessing_fn` reads it."
+            yield path, f"reads column {name!r}, {rule}"
+
+
+def _misused(config: PipelineConfig, name: str) -> Iterator[str]:
+    for path, column, kind in column_uses(config):
+        if column == name and (kind == "float" or column in label_columns(config)):
+            yield path
+    for index, row_filter in enumerate(config.row_filters):
+        if row_filter.column == name:
+            yield f"row_filters.{index}.column"
+    for index, columns in enumerate(config.evaluation.slices):
+        if name in columns:
+            yield f"evaluation.slices.{index}"
+    if name in config.split.columns:
+        yield "split"
+    if name in config.data.whole_numbers:
+        yield "data.whole_numbers"
+
+
+def _histories_are_read_whole(config: PipelineConfig) -> Mistakes:
+    """Refuse features that would read only a part of a history."""
+    histories = config.data.histories
+    for path, feature in _features_of_histories(config):
+        assert histories is not None
+        if feature.separator is not None or not feature.multivalent:
+            key = "multivalent" if feature.separator is None else "separator"
+            given = getattr(feature, key)
+            rule = f"but column {feature.source!r} is made by `data.histories`: set `multivalent: true` alone."
+            yield f"{path}.{key}", f"is {given!r}, {rule}"
+        length = feature.max_sequence_length
+        cut = length < histories.max_length if isinstance(length, int) else length != "max"
+        if length and cut:
+            yield (
+                f"{path}.max_sequence_length",
+                (
+                    f"is {length!r}, and histories have up to {histories.max_length} events, the oldest first: the "
+                    f"latest would be cut off; write {histories.max_length}, or set `data.histories.max_length`."
+                ),
+            )
+
+
+def _histories_show_nothing_private(config: PipelineConfig) -> Mistakes:
+    private = {one.source: one.name for one in config.features.categorical if one.private}
+    histories = config.data.histories
+    for path, feature in _features_of_histories(config):
+        assert histories is not None
+        source = histories.columns[feature.source]
+        if source in private and not feature.private:
+            rule = f"lists column {source!r}, which is private as feature {private[source]!r}: set it to true."
+            yield f"{path}.private", f"is False, but column {feature.source!r} {rule}"
+    for index, row_filter in enumerate(() if histories is None else histories.remember):
+        if row_filter.column in private and any(condition.rule != "present" for condition in row_filter.conditions):
+            rule = f"the column of the private feature {private[row_filter.column]!r}; use `present` alone."
+            yield f"data.histories.remember.{index}", f"gives a value of {row_filter.column!r}, {rule}"
+
+
+def _features_of_histories(config: PipelineConfig) -> Iterator[tuple[str, Categorical]]:
+    histories = config.data.histories
+    for index, feature in enumerate(config.features.categorical):
+        if histories is not None and feature.source in histories.columns and not feature.after_transform:
+            yield f"features.categorical.{index}", feature
+
+
+def _models_read_sequences(config: PipelineConfig) -> Mistakes:
+    """Require that the features that `sequential` and `din` read as histories are sequences."""
+    arguments = {"sequential": "history", "din": "histories"}
+    argument = next((arguments[name] for name in arguments if config.model.module == BUILT_IN_MODELS[name]), "")
+    given = config.model.arguments.get(argument)
+    features = {one.name: one for one in config.features.categorical}
+    for name in [given] if isinstance(given, str) else given if isinstance(given, list | tuple) else []:
+        path = f"model.arguments.{argument}"
+        if name not in features:
+            yield path, f"names {name!r}: it must be a categorical feature; {nearest(str(name), features)}"
+        elif not features[name].max_sequence_length:
+            yield (
+                path,
+                (
+                    f"names {name!r}, which has no `max_sequence_length`, and so no order: set it; `data.histories` "
+                    "makes such a column of events in the order of their `time`."
+                ),
+            )
+
+
+HISTORY_RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = [
+    (frozenset({"data", "split"}), _histories_fit_the_split),
+    (
+        frozenset(
+            {"data", "features", "label", "labels", "columns", "sample_weight", "row_filters", "evaluation", "split"}
+        ),
+        _new_columns_are_of_tokens,
+    ),
+    (frozenset({"data", "features"}), _histories_are_read_whole),
+    (frozenset({"data", "features"}), _histories_show_nothing_private),
+    (frozenset({"model", "features"}), _models_read_sequences),
 ]

@@ -6,24 +6,222 @@ import dataclasses
 import functools
 import os
 import sys
+import types
+import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, Union
 
 from pydantic import ValidationError, create_model
 
+from components.example_gen.settings import format_of
 from embedding_core.errors import ConfigError
-from embedding_core.schema import Problem, problems_of
+from embedding_core.schema import ChosenBy, Problem, Section, problems_of
 from embedding_core.storage import bounds, read_bounded
-from pipelines.config.bases import WORDS
-from pipelines.config.data import Data
-from pipelines.config.files import NoFilesError, data_files
-from pipelines.config.overrides import apply_overrides
-from pipelines.config.paths import resolve
-from pipelines.config.pipeline_config import PipelineConfig
-from pipelines.config.resolving import resolved
+from pipelines.config.data import Data, NoFilesError, data_files, resolve
+from pipelines.config.feature_sections import Categorical, Dense
+from pipelines.config.metrics import Evaluation
+from pipelines.config.pipeline_config import WORDS, Model, PipelineConfig
 from pipelines.config.rules import RULES
-from pipelines.config.yaml_text import parse_yaml
+from pipelines.config.user_modules import GIVEN_BY_TRAINER, keyword_arguments, parse_module
+from pipelines.config.yaml_text import parse_value, parse_yaml
+
+# Writes out the defaults that depend on other keys or on the model's source, so that no null hides a value.
+
+
+def resolved(config: PipelineConfig) -> PipelineConfig:
+    """Return the checked configuration with every default that has a value written out; loading it changes nothing.
+
+    A null that is left means a rule that needs the data ("once per epoch", "1/sqrt(dim)") or "none".
+    """
+    features = config.features.replace(
+        categorical=tuple(map(_categorical, config.features.categorical)),
+        dense=tuple(map(_dense, config.features.dense)),
+    )
+    return config.replace(
+        data=_with_format(config.data),
+        features=features,
+        model=_model(config.model, config.python_path),
+        evaluation=_evaluation(config),
+        push=config.push.replace(destination=config.push_destination),
+        metadata=config.metadata_path,
+    )
+
+
+def _evaluation(config: PipelineConfig) -> Evaluation:
+    """Write out the default metrics of a single label; with several labels, each label has its own defaults."""
+    if len(config.tasks) > 1 or config.evaluation.metrics is not None:
+        return config.evaluation
+    return config.evaluation.replace(metrics=config.evaluation.metrics_of(config.tasks[0]))
+
+
+def _categorical(feature: Categorical) -> Categorical:
+    return feature.replace(column=feature.source, vocabulary=feature.vocabulary_name, table=feature.table_name)
+
+
+def _dense(feature: Dense) -> Dense:
+    return feature.replace(column=feature.source)
+
+
+def _with_format(data: Data) -> Data:
+    return data if data.format else data.replace(format=format_of(data_files(data)[0]))
+
+
+def _model(model: Model, python_path: str) -> Model:
+    return model.replace(arguments={**_defaults(model, python_path), **model.build_arguments})
+
+
+def _defaults(model: Model, python_path: str) -> Mapping[str, Any]:
+    """Return the defaults of `build` that its source gives as plain values; the source is parsed, not imported."""
+    known = keyword_arguments(parse_module(model.module, python_path), "build", given=3) or {}
+    for name in GIVEN_BY_TRAINER:
+        known.pop(name, None)
+    return {name: argument.default for name, argument in known.items() if argument.has_plain_default}
+
+
+# Applies the overrides of the command line, `--set a.b.c=value`, to the values of the file.
+
+
+def apply_overrides(
+    tp: Any, mapping: Any, overrides: Iterable[str], lines: dict[str, int | str], mistakes: list[str]
+) -> Any:
+    """Return the values with every override applied, in order: the last one of a key counts.
+
+    The key of a list's entry is its position from 0; the position after the last entry appends. A list that the file
+    leaves out starts from its default. Short forms are expanded, so that `model.arguments.depth=3` works if the file
+    says `model: ranking`.
+
+    Args:
+      tp: type of the whole configuration.
+      mapping: its plain values.
+      overrides: texts `key=value`; the value is YAML.
+      lines: source of every dotted path, which is its line in the file; an override becomes the source of its path.
+      mistakes: list to which a line is added for every override that cannot be applied: it has no `=`, is not YAML,
+        or names a key that cannot exist.
+    """
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        path = key.strip().split(".")
+        try:
+            if not equals or not all(path):
+                raise ConfigError(f"--set {override!r}: it must be key=value, such as training.batch_size=512.")
+            mapping = _put(tp, mapping, path, _value(text, override), override)
+        except ConfigError as error:
+            mistakes.append(str(error))
+        lines[key.strip()] = f"--set {override!r}"
+    return mapping
+
+
+def _value(text: str, override: str) -> Any:
+    try:
+        return parse_value(text, f"--set {override!r}")
+    except ConfigError as error:
+        raise ConfigError(f"{error} A text that YAML reads as one of its signs needs quotes: '\"{text}\"'.") from error
+
+
+def _put(tp: Any, value: Any, path: list[str], new: Any, override: str) -> Any:
+    if not path:
+        return new
+    value = _expanded(tp, value)
+    if value is None:
+        value = [] if _is_list(tp) else {}
+    key, rest = path[0], path[1:]
+    if isinstance(value, list):
+        if not key.isdecimal() or int(key) > len(value):
+            raise ConfigError(f"--set {override!r}: {key!r} must be a position from 0 to {len(value)} (appends).")
+        index = int(key)
+        old = value[index] if index < len(value) else None
+        return [*value[:index], _put(_child_type(tp, value, index), old, rest, new, override), *value[index + 1 :]]
+    if not isinstance(value, dict):
+        raise ConfigError(f"--set {override!r}: {value!r} must be a mapping, to have the key {key!r}; set that first.")
+    # Keep the key as it is in the file: 1 and "1" are the same key.
+    name = next((known for known in value if str(known) == key), key)
+    child = _child_type(tp, value, key)
+    # A default list is needed now, because a position refers to it; other missing keys get their defaults later.
+    old = value.get(name)
+    if name not in value and _is_list(child):
+        old = _default_of(tp, value, key)
+    return {**value, name: _put(child, old, rest, new, override)}
+
+
+@functools.cache
+def _hints(section: type[Section]) -> dict[str, Any]:
+    hints = typing.get_type_hints(section, include_extras=True)
+    return {key: hints[name] for key, name in zip(section.keys(), section.model_fields, strict=True)}
+
+
+def _bare(tp: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return the type without its annotations, and the annotations."""
+    return (tp.__origin__, tp.__metadata__) if typing.get_origin(tp) is typing.Annotated else (tp, ())
+
+
+def _alternatives(tp: Any) -> list[Any]:
+    tp = _bare(tp)[0]
+    if typing.get_origin(tp) not in (Union, types.UnionType):
+        return [tp]
+    return [each for arg in typing.get_args(tp) for each in _alternatives(arg)]
+
+
+def _notes(tp: Any) -> list[Any]:
+    """Return the annotations of the type, and of its alternatives."""
+    tp, notes = _bare(tp)
+    union = typing.get_origin(tp) in (Union, types.UnionType)
+    return [*notes, *(note for one in (typing.get_args(tp) if union else ()) for note in _notes(one))]
+
+
+def _section_type(tp: Any, value: Any) -> type[Section] | None:
+    """Return the section that the value is read as; None if the type does not allow a section."""
+    sections = [
+        alternative
+        for alternative in _alternatives(tp)
+        if isinstance(alternative, type) and issubclass(alternative, Section)
+    ]
+    key = next((note.key for note in _notes(tp) if isinstance(note, ChosenBy)), None)
+    if key is not None and isinstance(value, Mapping):
+        sections = [section for section in sections if value.get(key) in section.words_of(key)] or sections
+    return sections[0] if sections else None
+
+
+def _child_type(tp: Any, value: Any, key: str | int) -> Any:
+    """Return the type of the entry at a key or list position of the value; Any if it is unknown."""
+    section = _section_type(tp, value)
+    if section is not None:
+        return _hints(section).get(str(key), Any)
+    for alternative in _alternatives(tp):
+        if typing.get_origin(alternative) is tuple:
+            return typing.get_args(alternative)[0]
+        if typing.get_origin(alternative) is Mapping:
+            return typing.get_args(alternative)[1]
+    return Any
+
+
+def _is_list(tp: Any) -> bool:
+    """Return whether the type allows a list, and does not allow a section."""
+    return _section_type(tp, None) is None and any(
+        typing.get_origin(alternative) is tuple for alternative in _alternatives(tp)
+    )
+
+
+def _default_of(tp: Any, value: Any, key: str) -> Any:
+    """Return the plain default of a key of the section that the value is read as; None if the key has no default."""
+    section = _section_type(tp, value)
+    fields = {} if section is None else dict(zip(section.keys(), section.model_fields.values(), strict=True))
+    default = fields[key].get_default(call_default_factory=True) if key in fields else None
+    return list(default) if isinstance(default, tuple) else default
+
+
+def _expanded(tp: Any, value: Any) -> Any:
+    """Return the value with every short form expanded, at any depth; leave everything else as it is."""
+    if isinstance(value, str):
+        section = _section_type(tp, value)
+        keys = [note.key for note in _notes(tp) if isinstance(note, ChosenBy)]
+        key = keys[0] if keys else section.SHORT if section else ""
+        return {key: value} if key else value
+    if isinstance(value, Mapping):
+        return {key: _expanded(_child_type(tp, value, key), item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_expanded(_child_type(tp, value, index), item) for index, item in enumerate(value)]
+    return value
 
 
 class NoDataYetError(ConfigError):

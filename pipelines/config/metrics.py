@@ -99,7 +99,11 @@ _TEXTS = {"type": "array", "items": {"type": "string"}}
 
 def _slice(value: Any) -> tuple[str, ...]:
     columns = [value] if isinstance(value, str) else value
-    if not isinstance(columns, list | tuple) or not columns or not all(isinstance(one, str) and one for one in columns):
+    if (
+        not isinstance(columns, list | tuple)
+        or not columns
+        or not all(isinstance(column, str) and column for column in columns)
+    ):
         raise ValueError("it must be a column, or a list of columns that are crossed.")
     return tuple(columns)
 

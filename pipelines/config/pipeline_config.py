@@ -4,29 +4,213 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from components.example_gen.label_section import Columns, Label
 from components.example_gen.row_selection import RowFilter, Split, SplitByHash
+from components.example_gen.settings import Columns, Label
+from components.installed import is_installed
 from components.pusher.push_section import Push
 from components.shadow.shadow_section import Shadow
 from embedding_core.errors import ConfigError
-from embedding_core.health.health_section import Health
+from embedding_core.health.judgement import Health
 from embedding_core.planning.table_overrides import TableOverrides
-from embedding_core.schema import NAME_RULE, ByName, Count, Listed, Mistakes, Name, PositiveNumber, Section, Text
+from embedding_core.schema import (
+    NAME_RULE,
+    ByName,
+    Count,
+    Json,
+    Listed,
+    Mistakes,
+    Name,
+    Positive,
+    PositiveNumber,
+    Rule,
+    Section,
+    Text,
+)
 from embedding_core.storage import is_remote
 from embedding_core.tasks import Task
-from embedding_core.training_config import Training
-from embedding_core.warm_start import WarmStart
-from pipelines.config.beam import Beam
-from pipelines.config.data import Data
+from embedding_core.training_config import Training, WarmStart
+from pipelines.config.data import Data, is_address
 from pipelines.config.feature_sections import Features, VocabularyEvolution, VocabularyLimits
-from pipelines.config.follow import Follow
-from pipelines.config.kubeflow import Kubeflow
 from pipelines.config.metrics import Evaluation
-from pipelines.config.model import Model
+
+# Defines the section `beam`: where the work of Beam's components is done.
+
+_SCHEMES = ("tcp://", "tls://")
+
+
+class Beam(Section):
+    """Where Beam's components (ExampleGen, StatisticsGen, Transform, VocabularyGen, Evaluator) do their work.
+
+    Attributes:
+      runner: "in_process" works in the process of the run, or in `data.workers` processes; "dask" on a Dask cluster,
+        whose workers need tfx-embeddings[dask], the modules of `python_path` and the files of the run. Flink, Spark
+        and Dataflow are for compiled pipelines: see `kubeflow.beam_args`.
+      address: address of the Dask scheduler, such as tcp://10.0.0.5:8786.
+    """
+
+    runner: Literal["in_process", "dask"] = "in_process"
+    address: Text | None = None
+
+    def mistakes(self) -> Mistakes:
+        """Yield the mistakes that involve several fields, and a missing package."""
+        if self.runner == "in_process":
+            if self.address is not None:
+                yield "address", f"is {self.address!r}, but `beam.runner` is 'in_process': leave it out, or name dask."
+            return
+        if self.address is None or not self.address.startswith(_SCHEMES):
+            rule = "it must be the address of a Dask scheduler, such as tcp://10.0.0.5:8786."
+            yield "address", f"is {self.address!r}: {rule}"
+        if not is_installed("distributed"):
+            yield "runner", "is 'dask', but the package distributed is missing: install tfx-embeddings[dask]."
+
+
+# Declares the section `follow`: how spans are trained as they arrive.
+
+
+class Follow(Section):
+    """How `tfx-embeddings follow` runs the pipeline on spans as they arrive.
+
+    Attributes:
+      poll_seconds: seconds from one look for new files to the next.
+      spans_per_run: largest number of spans that one run reads; null reads all that have arrived. The first run, which
+        starts cold, reads all in either case.
+      full_run_every: number of runs from one that analyses its data again, with Transform, to the next. The runs in
+        between keep the TransformGraph of the run that they start from, which a delta push needs.
+      keep_runs: number of the newest runs whose artifacts and reports are kept. The files of older ones are removed
+        from `work_dir`; their lineage, the pushed versions and the reports of these stay.
+      wait_seconds: longest time to wait while another command uses `work_dir`, in seconds; after it, `follow` ends with
+        an error that names the process.
+    """
+
+    poll_seconds: PositiveNumber = 5.0
+    spans_per_run: Positive | None = None
+    full_run_every: Positive = 100
+    keep_runs: Positive = 20
+    wait_seconds: PositiveNumber = 3600.0
+
+
+# Defines the section `kubeflow`: how the pipeline runs on Kubeflow Pipelines or Vertex AI. Local runs ignore it.
+
+
+def _address(value: str) -> str:
+    if not is_address(value):
+        raise ValueError("it must be an address that every task can reach, such as gs://bucket/x.")
+    return value
+
+
+_Uri = Annotated[str, AfterValidator(_address)]
+_Chips = Annotated[str, Field(pattern=r"^\d+(x\d+){1,2}$"), Rule("chips such as 2x2 or 2x2x1", text=True)]
+
+
+class Resources(Section):
+    """Resources of the container of one task.
+
+    Attributes:
+      cpu: number of CPUs; null leaves it to the backend.
+      memory_gb: memory in GB (10^9 bytes); null leaves it to the backend.
+    """
+
+    cpu: PositiveNumber | None = None
+    memory_gb: PositiveNumber | None = None
+
+
+class TrainingCluster(Section):
+    """The CPU machines of `training.strategy: parameter_server`, besides the trainer's own container, the chief.
+
+    Attributes:
+      workers: number of workers.
+      servers: number of parameter servers, over which tables are partitioned.
+      machine_type: machine of the chief, each worker and each server on Vertex AI.
+      worker: resources of each worker on Kubernetes.
+      server: resources of each server on Kubernetes.
+    """
+
+    workers: Positive = 2
+    servers: Positive = 2
+    machine_type: Text = "n2-highmem-8"
+    worker: Resources = Resources()
+    server: Resources = Resources()
+
+
+class Kubeflow(Section):
+    """Settings for Kubeflow Pipelines and Vertex AI, which `tfx-embeddings compile` reads.
+
+    Attributes:
+      image: container image with this project installed; see kubeflow/Dockerfile.
+      pipeline_root: address below which every task writes its outputs.
+      tpu_image: image of the trainer if it runs on a TPU; null uses `image`.
+      project: Google Cloud project of the training job (Vertex with a TPU or a cluster).
+      region: region of the training job, such as us-central1.
+      service_account: account that the training job runs as; null uses the default of Vertex.
+      machine_type: machine of the TPU's host; null uses that of `training.topology`.
+      tpu_topology: chips as Google Cloud writes them, such as 2x2; null uses that of `training.topology`.
+      beam_args: arguments of every Beam node; without any, Beam runs inside the task's container.
+      cluster: machines of parameter servers and workers; null without them.
+      resources: resources of the container, by task ("ExampleGen", "Transform", ...).
+    """
+
+    image: Text
+    pipeline_root: _Uri
+    tpu_image: Text | None = None
+    project: Text | None = None
+    region: Text | None = None
+    service_account: Text | None = None
+    machine_type: Text | None = None
+    tpu_topology: _Chips | None = None
+    beam_args: Listed[Text] = ()
+    cluster: TrainingCluster | None = None
+    resources: ByName[Resources] = Field(default_factory=dict)
+
+    def mistakes(self) -> Mistakes:
+        """Yield a mistake for every Beam argument that does not start with `--`."""
+        for index, argument in enumerate(self.beam_args):
+            if not argument.startswith("--"):
+                yield f"beam_args.{index}", f"is {argument!r}: it must be one argument such as --runner=DataflowRunner."
+
+
+# Defines the section `model`: which model is trained, and with which arguments.
+
+BUILT_IN_MODELS = {
+    name: f"pipelines.models.{name}"
+    for name in ("ranking", "two_tower", "sequential", "dlrm", "deepfm", "final_mlp", "din", "mmoe", "ple")
+}
+
+_ARGUMENTS = {"ranking": {"first_order": True, "l2": 1e-4}}
+"""Defaults of built-in models that differ from those of `build`, which keeps the defaults of earlier releases."""
+
+RETRIEVAL_MODELS = ("two_tower", "sequential")
+
+
+class Model(Section):
+    """The model to train.
+
+    Attributes:
+      name: name of a model of `pipelines.models` ("ranking", "two_tower", ...), or the dotted path of your own module
+        with a function `build`.
+      arguments: keyword arguments of `build`.
+      run_fn: dotted path of your own training function, which is called with `fn_args`, as by TFX's Trainer. It uses
+        `components.trainer.own_run.TrainerRun`. Null trains by the loop of this project.
+    """
+
+    SHORT = "name"
+
+    name: Text = "ranking"
+    arguments: ByName[Any] = Field(default_factory=dict)
+    run_fn: Text | None = None
+
+    @property
+    def build_arguments(self) -> dict[str, Any]:
+        """The keyword arguments of `build`: `arguments`, and a built-in model's defaults for those not given."""
+        return {**_ARGUMENTS.get(self.name, {}), **self.arguments}
+
+    @property
+    def module(self) -> str:
+        """The dotted path of the module with `build`."""
+        return BUILT_IN_MODELS.get(self.name, self.name)
 
 
 class PipelineConfig(Section):
@@ -133,3 +317,30 @@ class PipelineConfig(Section):
     def metadata_path(self) -> str:
         """The sqlite file, or the address of the MySQL server, of ML Metadata in local runs."""
         return self.metadata or os.path.join(self.work_dir, "metadata.sqlite")
+
+
+# Makes the JSON Schema of the configuration, with which editors complete and check YAML files.
+
+
+def config_schema() -> Json:
+    """Return the JSON Schema of the YAML file; its descriptions come from the docstrings of the sections.
+
+    It accepts every file that `tfx-embeddings validate` accepts, and others too: it does not contain the rules that
+    involve several keys.
+    """
+    schema = PipelineConfig.model_json_schema()
+    schema["required"] = [key for key in schema["required"] if key not in PipelineConfig.FROM_THE_FILE]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "tfx-embeddings"}
+
+
+# Names the words that select a previous run, in place of an address.
+
+PUSHED, SERVED, TRAINED, LATEST = "pushed", "served", "trained", "latest"
+WORDS = (PUSHED, SERVED, TRAINED, LATEST)
+"""The words. Each selects a previous run:
+
+- "pushed": the newest version that was pushed and not rolled back.
+- "served": the newest version in the serving folder.
+- "trained": the newest finished training, pushed or not.
+- "latest": a former name of "trained", which gives a warning; for `evaluation.baseline`, a former name of "pushed".
+"""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from components.example_gen.formats import EXTENSIONS, format_of
+from components.example_gen.settings import EXTENSIONS, format_of
+from components.shadow.shadow_section import log_files
 from embedding_core.errors import ConfigError, nearest
 from embedding_core.schema import Mistakes
-from pipelines.config.cluster_rules import CLUSTER_RULES
-from pipelines.config.column_rules import COLUMN_RULES
-from pipelines.config.columns import column_uses, label_columns, label_paths
-from pipelines.config.files import data_files, missing_spans
-from pipelines.config.history_rules import HISTORY_RULES
-from pipelines.config.model import BUILT_IN_MODELS, RETRIEVAL_MODELS
-from pipelines.config.pipeline_config import PipelineConfig
+from embedding_core.storage import is_remote
+from pipelines.config.column_rules import COLUMN_RULES, HISTORY_RULES, column_uses, label_columns, label_paths
+from pipelines.config.data import data_files, missing_spans
+from pipelines.config.metadata_server import MetadataServer, is_server
+from pipelines.config.pipeline_config import BUILT_IN_MODELS, RETRIEVAL_MODELS, PipelineConfig
 from pipelines.config.user_modules import (
     GIVEN_BY_TRAINER,
     Argument,
@@ -23,7 +22,101 @@ from pipelines.config.user_modules import (
     keyword_arguments,
     parse_module,
 )
-from pipelines.config.version_rules import VERSION_RULES
+
+# Checks where versions are pushed, in which form, and which requests and versions they are compared with.
+
+_PATTERN_SIGNS = "*?[\\"
+
+
+def _literal(path: str, value: str | None) -> Mistakes:
+    """Refuse an address that TFX, or TensorFlow when it loads a model, would take for a pattern of files."""
+    sign = next((sign for sign in _PATTERN_SIGNS if sign in (value or "")), None)
+    if sign is not None:
+        rule = f"TFX and TensorFlow take its {sign!r} for a pattern, and would read other files"
+        yield path, f"is {value!r}: {rule}; give a folder without any of * ? [ and backslash."
+
+
+def _work_dir_is_literal(config: PipelineConfig) -> Mistakes:
+    yield from _literal("work_dir", config.work_dir)
+
+
+def _destination_is_literal(config: PipelineConfig) -> Mistakes:
+    yield from _literal("push.destination", config.push.destination)
+
+
+def _deltas_can_be_pushed(config: PipelineConfig) -> Mistakes:
+    if config.push.deltas is None:
+        return
+    if is_remote(config.push_destination):
+        given = f"is given, but versions are pushed to {config.push_destination!r}, an object store, which has no locks"
+        yield "push.deltas", f"{given}: push to a local or mounted folder, or set it to false."
+    if config.model.name in RETRIEVAL_MODELS:
+        given = f"is given, but `model.name` is {config.model.name!r}, whose index of candidates deltas do not change"
+        yield "push.deltas", f"{given}: set it to false."
+
+
+def _requests_are_there(config: PipelineConfig) -> Mistakes:
+    if config.shadow is None:
+        return
+    yield from _literal("shadow.against", config.shadow.against)
+    try:
+        log_files(config.shadow.requests)
+    except ConfigError as error:
+        yield "shadow.requests", f"is {error}"
+
+
+def _baseline_is_literal(config: PipelineConfig) -> Mistakes:
+    yield from _literal("evaluation.baseline", config.evaluation.baseline)
+
+
+def _tables_of_rows_dtype_exist(config: PipelineConfig) -> Mistakes:
+    tables = dict.fromkeys(feature.table_name for feature in config.features.categorical)
+    given = config.push.rows_dtype
+    for name in () if isinstance(given, str) else given:
+        if name not in tables:
+            yield f"push.rows_dtype.{name}", f"is not a table: {nearest(name, tables)}"
+
+
+VERSION_RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = [
+    (frozenset({"work_dir"}), _work_dir_is_literal),
+    (frozenset({"push"}), _destination_is_literal),
+    (frozenset({"push", "work_dir", "model"}), _deltas_can_be_pushed),
+    (frozenset({"shadow"}), _requests_are_there),
+    (frozenset({"evaluation"}), _baseline_is_literal),
+    (frozenset({"features", "push"}), _tables_of_rows_dtype_exist),
+]
+
+
+# Checks the rules on clusters and servers: where Beam works, and where the metadata is.
+
+
+def _one_kind_of_workers(config: PipelineConfig) -> Mistakes:
+    if config.beam.runner == "dask" and config.data.workers > 1:
+        given = f"is {config.data.workers}, but `beam.runner` is 'dask', whose cluster has workers of its own"
+        yield "data.workers", f"{given}: leave it out."
+
+
+def _one_runner(config: PipelineConfig) -> Mistakes:
+    if config.beam.runner == "dask" and config.kubeflow is not None and config.kubeflow.beam_args:
+        yield "kubeflow.beam_args", "is given, but `beam.runner` is 'dask': leave out one of the two."
+
+
+def _server_has_an_address(config: PipelineConfig) -> Mistakes:
+    if config.metadata is None or not is_server(config.metadata):
+        return
+    try:
+        MetadataServer.of(config.metadata)
+    except ConfigError as error:
+        yield "metadata", str(error).removeprefix("`metadata` ")
+
+
+CLUSTER_RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = [
+    (frozenset({"beam", "data"}), _one_kind_of_workers),
+    (frozenset({"beam", "kubeflow"}), _one_runner),
+    (frozenset({"metadata"}), _server_has_an_address),
+]
+"""Rules with the sections that each reads."""
+
 
 RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = [
     *CLUSTER_RULES,
@@ -107,7 +200,9 @@ def _label_is_not_a_feature(config: PipelineConfig) -> Mistakes:
 
 @_rule("label", "labels", "sample_weight")
 def _weight_is_not_a_label(config: PipelineConfig) -> Mistakes:
-    if config.sample_weight is not None and config.sample_weight in [one.column for one in config.targets.values()]:
+    if config.sample_weight is not None and config.sample_weight in [
+        target.column for target in config.targets.values()
+    ]:
         yield "sample_weight", f"is {config.sample_weight!r}, the label's column: name the column of weights, or null."
 
 

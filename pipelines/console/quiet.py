@@ -1,4 +1,4 @@
-"""Silences third-party warnings and TensorFlow's start-up lines, but never errors.
+"""Silences third-party warnings and TensorFlow's start-up lines, but never errors; imports large packages faster.
 
 An entry point calls `silence` first, before TensorFlow is imported: TensorFlow reads the environment while it loads.
 Child processes inherit the environment.
@@ -6,6 +6,8 @@ Child processes inherit the environment.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib
 import logging
 import os
@@ -13,6 +15,7 @@ import re
 import sys
 import tempfile
 import warnings
+from collections.abc import Iterator
 
 import absl.logging
 
@@ -70,3 +73,23 @@ def load_tensorflow() -> None:
             held.seek(0)
             kept = [line for line in held if not _START_UP.search(line)]
             sys.stderr.write(b"".join(kept).decode(errors="replace"))
+
+
+# Imports large packages without repeated garbage collections over their objects.
+
+
+@contextlib.contextmanager
+def collector_paused() -> Iterator[None]:
+    """Pause the garbage collector; when it resumes, it ignores all objects that exist by then.
+
+    Modules live as long as the process. Without the pause, the collector takes a third of the time in which TensorFlow
+    and TFX load, and each later full collection walks their objects again.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()

@@ -1,4 +1,4 @@
-"""Reads the graph of artifacts in ML Metadata: what a model was made of, and what was made of a file.
+"""Reads the graph of artifacts in ML Metadata, or from the records beside the artifacts.
 
 Walks events breadth first, from an artifact to the execution that has it as OUTPUT, and from there to that execution's
 INPUTs. This works with every build of ML Metadata; some builds lack the query language that could do it in one call.
@@ -19,9 +19,11 @@ from google.protobuf import json_format
 from ml_metadata import MetadataStore
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
+from components.artifact_files import RECORD_SUFFIX
 from embedding_core.errors import DataError
+from embedding_core.storage import is_remote, read_json
 from pipelines.config.metadata_server import has_store, is_server, without_password
-from pipelines.pipeline.metadata_connection import metadata_connection
+from pipelines.pipeline.run_target import metadata_connection
 
 Facts: TypeAlias = Mapping[str, Any]
 """Custom properties of an artifact by name, JSON texts decoded."""
@@ -139,7 +141,7 @@ def trace(store: MetadataStore, artifact_id: int, known: Mapping[int, Node] | No
     nodes: dict[int, Node] = {}
     waiting = [artifact_id]
     while waiting:
-        fresh = [one for one in dict.fromkeys(waiting) if one not in nodes]
+        fresh = [fromkey for fromkey in dict.fromkeys(waiting) if fromkey not in nodes]
         read = {node.id: node for node in _read_nodes(store, [one for one in fresh if one not in (known or ())])}
         nodes.update({one: read[one] if known is None or one in read else known[one] for one in fresh})
         waiting = [parent for one in fresh for parent in nodes[one].inputs if parent not in nodes]
@@ -162,10 +164,12 @@ def read_graph(store: MetadataStore, pipeline: str | None = None, known: KnownNo
         others, and new ones, are added. None reads all.
     """
     known = {} if known is None else known
-    artifacts = {one.id: one for one in _artifacts(store, pipeline)}
-    changed = [one for one in sorted(artifacts) if one not in known or known[one][0] != artifacts[one]]
+    artifacts = {artifact.id: artifact for artifact in _artifacts(store, pipeline)}
+    changed = [
+        artifact for artifact in sorted(artifacts) if artifact not in known or known[artifact][0] != artifacts[artifact]
+    ]
     known.update({node.id: (artifacts[node.id], node) for node in _read_nodes(store, changed)})
-    return {one: known[one][1] for one in sorted(artifacts)}
+    return {artifact: known[artifact][1] for artifact in sorted(artifacts)}
 
 
 def reread_graph(store: MetadataStore, metadata_path: str, pipeline: str) -> dict[int, Node]:
@@ -283,3 +287,106 @@ def plain_value(value: Any) -> Any:
         return json.loads(value)
     except json.JSONDecodeError:
         return value
+
+
+# Reads lineage from the records beside the artifacts (see `components.base_executor`), without ML Metadata.
+
+Json: TypeAlias = dict[str, Any]
+
+
+def read_records(folder: str) -> dict[int, Node]:
+    """Return, by number, every artifact that a record below the folder names.
+
+    An artifact that another project's component made has no record: in the graph it is an input without a producer.
+
+    Args:
+      folder: the pipeline's root: a local folder, or an address that TensorFlow can read.
+
+    Raises:
+      DataError: records are missing, or one cannot be read.
+    """
+    records = sorted(_records(folder), key=lambda record: str(record["uri"]))
+    if not records:
+        raise DataError(f"{folder!r} has no *{RECORD_SUFFIX}: give the folder that the pipeline wrote to.")
+    return _graph(records)
+
+
+def recorded_lineage(uri: str) -> dict[int, Node]:
+    """Return an artifact, then everything that it was made of, by following the records beside the artifacts.
+
+    Args:
+      uri: address of the artifact, which may belong to another pipeline.
+
+    Returns:
+      The numbered nodes; empty without a record beside the artifact.
+    """
+    records: dict[str, Json] = {}
+    waiting = [uri.rstrip("/")]
+    while waiting:
+        one = waiting.pop()
+        record = {} if one in records else json_if_readable(one + RECORD_SUFFIX)
+        if record:
+            records[one] = record
+            waiting += [source["uri"].rstrip("/") for source in record["inputs"]]
+    graph = _graph(sorted(records.values(), key=lambda record: str(record["uri"])))
+    first = [number for number, node in graph.items() if node.uri.rstrip("/") == uri.rstrip("/")]
+    return upstream(graph, first[0]) if first else {}
+
+
+def _graph(records: Sequence[Json]) -> dict[int, Node]:
+    types = {one["uri"]: one["type"] for record in records for one in record["inputs"]}
+    types.update({record["uri"]: record["type"] for record in records})
+    numbers = {uri: number for number, uri in enumerate(sorted(types), start=1)}
+    by_uri = {record["uri"]: record for record in records}
+    return {number: _node(number, uri, types[uri], by_uri.get(uri), numbers) for uri, number in numbers.items()}
+
+
+def _node(number: int, uri: str, kind: str, record: Json | None, numbers: Mapping[str, int]) -> Node:
+    made = record or {"facts": {}, "inputs": []}
+    return Node(
+        id=number,
+        type=kind,
+        uri=uri,
+        facts={key: plain_value(value) for key, value in made["facts"].items() if is_fact(key)},
+        producer=Execution(id=0, node=record["node"], state="COMPLETE", seconds=None) if record else None,
+        inputs=tuple(dict.fromkeys(numbers[one["uri"]] for one in made["inputs"])),
+    )
+
+
+def files_of(node: Node) -> list[Json]:
+    """Return `path` and `size` of the external files that the artifact was made of; empty if none were recorded."""
+    files: list[Json] = json_if_readable(node.uri.rstrip("/") + RECORD_SUFFIX).get("files", [])
+    return files
+
+
+def json_if_readable(path: str) -> Json:
+    """Return the content of a JSON file; an empty mapping if it was deleted, is damaged or cannot be read."""
+    try:
+        return _read(path)
+    except DataError:
+        return {}
+
+
+def _records(folder: str) -> Iterator[Json]:
+    for path in _walk(folder):
+        if path.endswith(RECORD_SUFFIX):
+            yield _read(path)
+
+
+def _walk(folder: str) -> Iterator[str]:
+    walk = os.walk
+    if is_remote(folder):
+        import tensorflow as tf  # only for addresses: it takes seconds to load
+
+        walk = tf.io.gfile.walk
+    for parent, _, names in walk(folder):
+        yield from (os.path.join(parent, name) for name in names)
+
+
+def _read(path: str) -> Json:
+    try:
+        return dict(read_json(path))
+    except (OSError, TypeError, ValueError) as error:
+        raise DataError(
+            f"the record {path!r} cannot be read ({error}); remove it, or run the pipeline again."
+        ) from error

@@ -16,15 +16,14 @@ import time
 from collections.abc import Iterator
 
 from components import compat
-from components.example_gen.pieces import Span
+from components.example_gen.data_files import Span
 from components.example_gen.spans import Spans
 from components.example_gen.tally import TooFewRowsError
 from components.pusher.served import served_versions
 from pipelines.config import PipelineConfig
 from pipelines.console.terminal import echo
 from pipelines.local import run_local
-from pipelines.local.old_runs import remove_old_reports, remove_old_runs
-from pipelines.local.work_dir import REPORTS, InUseError, run_lock
+from pipelines.local.work_dir import REPORTS, InUseError, remove_old_reports, remove_old_runs, run_lock
 from pipelines.pipeline.run_target import local_target
 from pipelines.previous.next_spans import (
     Arrived,

@@ -18,7 +18,7 @@ from ml_metadata.proto import metadata_store_pb2 as mlmd
 
 from components.artifact_files import RECORD_SUFFIX
 from embedding_core.storage import free_name
-from pipelines.lineage.rollbacks import ROLLBACK
+from pipelines.lineage.ancestors import ROLLBACK
 from pipelines.local.content import CONTENT, content_json, is_as_recorded, recorded_content
 
 _SET_ASIDE = ".damaged"

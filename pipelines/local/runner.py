@@ -23,7 +23,7 @@ from components import compat
 from embedding_core.errors import DataError
 from pipelines.local.content import CONTENT, content_json, is_as_recorded, recorded_content
 from pipelines.local.metadata_repair import record_content, set_aside
-from pipelines.report.node_run import NodeRun, State
+from pipelines.report.run_report import NodeRun, State
 
 Say: TypeAlias = Callable[[str], None]
 Message: TypeAlias = Any  # a protocol buffer of TFX's private intermediate representation
@@ -39,7 +39,7 @@ class _DamagedInputsError(Exception):
     """Some inputs changed since they were published; `artifacts` are their entries in ML Metadata."""
 
     def __init__(self, artifacts: list[Artifact]) -> None:
-        super().__init__(f"damaged: {', '.join(one.uri for one in artifacts)}")
+        super().__init__(f"damaged: {', '.join(artifact.uri for artifact in artifacts)}")
         self.artifacts = artifacts
 
 
@@ -167,7 +167,9 @@ class ReportingDagRunner(compat.IrBasedRunner):
 def _imported(pipeline: Message) -> set[str]:
     """Return the addresses that Importers bring in: no node of this pipeline makes them, even if a previous run did."""
     parameters = (node.pipeline_node.parameters.parameters for node in pipeline.nodes)
-    return {one["artifact_uri"].field_value.string_value for one in parameters if "artifact_uri" in one}
+    return {
+        parameter["artifact_uri"].field_value.string_value for parameter in parameters if "artifact_uri" in parameter
+    }
 
 
 def _with_run_id(pipeline: Message) -> Message:
@@ -212,9 +214,9 @@ def _require_live(store: MetadataStore, execution: int) -> None:
     without them.
     """
     events = store.get_events_by_execution_ids([execution])
-    ids = [one.artifact_id for one in events if one.type == Event.OUTPUT]
+    ids = [event.artifact_id for event in events if event.type == Event.OUTPUT]
     outputs = store.get_artifacts_by_id(ids)
-    for artifact in (one for one in outputs if one.state == Artifact.DELETED):
+    for artifact in (output for output in outputs if output.state == Artifact.DELETED):
         recorded = recorded_content(artifact)
         if recorded is None or not is_as_recorded(artifact.uri, recorded, by_digest=True):
             raise DataError(_not_made_here(artifact.uri))

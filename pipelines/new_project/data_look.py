@@ -1,29 +1,133 @@
-"""Looks at the first rows of the user's data with ExampleGen's readers."""
+"""Looks at the first rows of the user's data with ExampleGen's readers, and guesses how a CSV file is written."""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import os
-from collections.abc import Sequence
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from components.example_gen.arrays import UnsupportedTypeError, normal
-from components.example_gen.csv_format import CsvFormat
-from components.example_gen.data_files import find_files, without_spans
-from components.example_gen.formats import EXTENSIONS, format_of
-from components.example_gen.parquet_rows import opened_parquet
-from components.example_gen.readers import read_batches
-from components.example_gen.rows import BadRows, FirstRows
+from components.example_gen.data_files import find_files, open_unpacked, reading, without_spans
+from components.example_gen.readers import opened_parquet, read_batches
+from components.example_gen.rows import BadRows, FirstRows, UnsupportedTypeError, normal
 from components.example_gen.sampling import Column, sample
-from components.example_gen.settings import Settings
+from components.example_gen.settings import (
+    COMMON_DELIMITERS,
+    EXTENSIONS,
+    CsvFormat,
+    Settings,
+    allow_long_values,
+    format_of,
+)
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.schema import Json
 from embedding_core.storage import bounds, is_remote
-from pipelines.config.data import Data
-from pipelines.config.files import data_location
-from pipelines.config.paths import resolve
-from pipelines.new_project.csv_guess import guess_csv, guess_missing
+from pipelines.config.data import Data, data_location, resolve
+
+# Guesses how a CSV file is written: encoding, delimiter, header, decimal separator, signs of missing values.
+
+_BYTES = 1 << 18
+_LINES = 200
+_AGREE = 0.9  # share of the lines that must have as many fields as most lines have
+_UNIT = "\x1f"
+_NUMBER = re.compile(r"\s*[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?\s*\Z")
+_WITH_COMMA, _WITH_POINT = re.compile(r"\s*[+-]?\d+,\d+\s*\Z"), re.compile(r"\s*[+-]?\d+\.\d+\s*\Z")
+_OTHER = 0.1  # share of the frequent values that may be words if the others are numbers: such words mean missing
+# Marks that are not words of a language: missing wherever they occur.
+_MARKS = frozenset({"?", "na", "n/a", "#n/a", "null", "nan", r"\n"})
+
+
+def guess_csv(path: str) -> tuple[Json, dict[str, str]]:
+    """Guess the keys of the section `data` that differ from their defaults, and why each does.
+
+    Args:
+      path: a CSV file, compressed or not.
+
+    Raises:
+      DataError: the file cannot be read, or is not text.
+    """
+    with reading(path), open_unpacked(path) as stream:
+        start = stream.read(_BYTES)
+    values: Json = {}
+    reasons: dict[str, str] = {}
+    encoding, text = _decoded(start)
+    if encoding != "utf-8":
+        values["encoding"], reasons["encoding"] = encoding, "the first bytes are not UTF-8"
+    if "\0" in text:
+        raise DataError(f"{path} holds a NUL character: it is not a text file, or it is damaged; give a CSV file.")
+    allow_long_values()  # of all that was read
+    lines = text.splitlines()[:_LINES]
+    if len(start) == _BYTES and len(lines) > 1:
+        lines = lines[:-1]  # may be cut off
+    delimiter = _delimiter(lines)
+    if delimiter != ",":
+        values["delimiter"], reasons["delimiter"] = delimiter, "it splits the lines into equally many fields"
+    rows = _split(lines, delimiter)
+    if rows and any(_NUMBER.match(field) for field in rows[0]) and not _is_header(rows):
+        values["columns"] = [f"column_{number}" for number in range(1, len(rows[0]) + 1)]
+        reasons["columns"] = "the first line holds a number, so it is a row and not a header; give your own names"
+    fields = [field for row in rows for field in row]
+    if delimiter != "," and any(map(_WITH_COMMA.match, fields)) and not any(map(_WITH_POINT.match, fields)):
+        values["decimal"], reasons["decimal"] = ",", "numbers have a comma and none has a point"
+    return values, reasons
+
+
+def guess_missing(columns: Mapping[str, Column]) -> tuple[list[str], str]:
+    """Guess the texts that mean a missing value, and say in which columns they are; an empty list if there are none."""
+    found: dict[str, list[str]] = {}
+    for name, column in columns.items():
+        texts = [value.decode("utf-8", "replace") for value, _ in column.frequent]
+        words = [text for text in texts if not _NUMBER.match(text)]
+        among_numbers = len(words) <= _OTHER * len(texts)
+        for text in words:
+            if among_numbers or text.strip().casefold() in _MARKS:
+                found.setdefault(text, []).append(name)
+    places = sorted({name for names in found.values() for name in names})
+    return sorted(found), f"in {', '.join(places[:5])}{', ...' if len(places) > 5 else ''}"
+
+
+def _is_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first row has a word, which does not mean "missing", above numbers: years may be names too."""
+    for place, name in enumerate(rows[0]):
+        below = [row[place] for row in rows[1:] if place < len(row) and row[place].strip()]
+        is_word = name.strip().casefold() not in {"", *_MARKS} and not _NUMBER.match(name)
+        if is_word and below and all(map(_NUMBER.match, below)):
+            return True
+    return False
+
+
+def _decoded(start: bytes) -> tuple[str, str]:
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return "utf-16", start[: len(start) // 2 * 2].decode("utf-16", "replace")
+    try:
+        return "utf-8", start.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if error.start >= len(start) - 3 and error.reason == "unexpected end of data":
+            return "utf-8", start[: error.start].decode("utf-8-sig")
+    try:
+        return "cp1252", start.decode("cp1252")
+    except UnicodeDecodeError:
+        return "latin-1", start.decode("latin-1")
+
+
+def _delimiter(lines: Sequence[str]) -> str:
+    """Return the delimiter that splits most lines into equally many fields, and into the most; a comma if none does."""
+    best, most = ",", 1
+    for sign in (",", *(one for one in COMMON_DELIMITERS if one != ",")):
+        counts = [len(row) for row in _split(lines, sign)]
+        usual = statistics.mode(counts) if counts else 0
+        if usual > most and counts.count(usual) >= _AGREE * len(counts):
+            best, most = sign, usual
+    return best
+
+
+def _split(lines: Iterable[str], delimiter: str) -> list[list[str]]:
+    sign = delimiter if len(delimiter) == 1 else _UNIT
+    return [row for row in csv.reader((line.replace(delimiter, sign) for line in lines), delimiter=sign) if row]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,7 +209,7 @@ def _files(path: str) -> tuple[list[str], str]:
     except ConfigError as error:
         raise ConfigError(f"`--data` {error}") from error
     if is_remote(path):
-        from pipelines.local.file_systems import check_address
+        from pipelines.local.storage_errors import check_address
 
         check_address("`--data`", path)
     base, pattern = data_location(data)

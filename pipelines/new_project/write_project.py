@@ -3,23 +3,191 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
+import yaml
+
+from embedding_core.display import printable
 from embedding_core.errors import ConfigError
 from embedding_core.storage import is_remote, whole_file
 from pipelines.checks.data_check import DataCheck, check_data
 from pipelines.checks.early_checks import check_data_settings
 from pipelines.config import config_from_mapping, load_config
-from pipelines.config.paths import resolve
-from pipelines.config.yaml_text import parse_yaml
-from pipelines.new_project.column_guess import guess_columns
-from pipelines.new_project.config_text import config_text
-from pipelines.new_project.data_look import look_at
-from pipelines.new_project.label_guess import guess_label
+from pipelines.config.data import resolve
+from pipelines.config.yaml_text import parse_yaml, yaml_of
+from pipelines.new_project.column_guess import Guess, LabelGuess, facts, guess_columns, guess_label
+from pipelines.new_project.data_look import DataLook, look_at
+
+# Writes the guessed configuration as YAML, with the reason of each guess in a comment.
+
+_PLAIN = re.compile(r"\w[\w./ \-]*(?<! )")  # text that means itself, also inside of brackets
+_COLUMN = 60  # where comments begin, if the line is short enough
+_MANY = 1_000  # tokens; a vocabulary of more leaves out those that occur once
+_LEAST_BAD_RATE = 0.01
+_EVAL_ROWS = 500  # with fewer rows in all, the eval split has fewer than `evaluation.min_rows`
+
+
+def config_text(name: str, path: str, look: DataLook, label: LabelGuess, guesses: Sequence[Guess]) -> str:
+    """Return the text of the YAML file.
+
+    Args:
+      name: name of the pipeline.
+      path: path of the data, as the file shall have it.
+      look: what the data's first rows hold.
+      label: the guessed label.
+      guesses: the role of each column; the label's own role is ignored.
+    """
+    features = [guess for guess in guesses if guess.column != label.column]
+    names = feature_names([guess.column for guess in features])
+    lines = [
+        *_header(look),
+        f"name: {_flow(name)}",
+        "",
+        *_data(path, look),
+        "",
+        *_label(label, look),
+        *_split(features),
+        "",
+        *_features(features, names),
+        *_vocabularies(features, names, look),
+        *_model(label, names),
+        *_left_out(features, look),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def feature_names(columns: Sequence[str]) -> dict[str, str]:
+    """Return a name for the feature of each column: the column's, or if that is not a valid name, its valid part."""
+    names: dict[str, str] = {}
+    for column in columns:
+        name = column if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}", column) else _valid_part(column)
+        taken, number = name, 2
+        while taken in names.values():
+            taken, number = f"{name}_{number}", number + 1
+        names[column] = taken
+    return names
+
+
+def _valid_part(column: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "_", column).strip("_")[:150] or "column"
+
+
+def _header(look: DataLook) -> Iterator[str]:
+    rows = f"all {look.rows:,}" if look.whole else f"the first {look.rows:,}"
+    of = f" of {len(look.files)} files" if len(look.files) > 1 else ""
+    yield f"# Written by `tfx-embeddings init` from {rows} rows{of}. A comment that begins with `guess:` marks a guess:"
+    yield "# correct what is wrong, then run `tfx-embeddings validate` on this file, with --data for the columns."
+
+
+def _data(path: str, look: DataLook) -> Iterator[str]:
+    yield "data:"
+    yield f"  path: {_flow(path)}"
+    for key, value in look.section.items():
+        yield _with_comment(f"  {key}: {_flow(value)}", f"guess: {look.reasons[key]}")
+    if look.bad:
+        rate = max(_LEAST_BAD_RATE, math.ceil(200 * look.bad / look.rows) / 100)
+        yield _with_comment(
+            f"  allowed_bad_rate: {min(rate, 0.5):g}", f"guess: {look.bad:,} of these rows cannot be read"
+        )
+
+
+def _label(label: LabelGuess, look: DataLook) -> Iterator[str]:
+    yield f"# guess: {_plain(label.why)}"
+    if label.column is not None:
+        yield f"#   {_plain(label.column)}: {facts(look.columns[label.column])}"
+    given = label.label
+    yield f"label: {_flow(given['column'] if set(given) == {'column'} else given)}"
+    if label.only_with_label:
+        condition = {"column": label.column, "present": True}
+        yield _with_comment(f"row_filters: [{_flow(condition)}]", "guess: rows without a label teach nothing")
+
+
+def _split(features: Sequence[Guess]) -> Iterator[str]:
+    """Suggest a split by time in a comment: the first rows do not say which moment divides all rows well."""
+    times = [guess.column for guess in features if guess.role == "time"]
+    if times:
+        example = {"by": "time", "column": times[0], "before": "2026-01-01"}
+        yield f"# A fifth of the rows is held out by chance. To hold out the latest rows: split: {_flow(example)}"
+
+
+def _features(features: Sequence[Guess], names: Mapping[str, str]) -> Iterator[str]:
+    yield "features:"
+    for role in ("dense", "categorical"):
+        chosen = [guess for guess in features if guess.role == role]
+        if chosen:
+            yield f"  {role}:"
+        for guess in chosen:
+            name = names[guess.column]
+            given = {"name": name, **({} if name == guess.column else {"column": guess.column}), **guess.options}
+            yield _with_comment(f"    - {_flow(name if set(given) == {'name'} else given)}", f"guess: {guess.why}")
+
+
+def _vocabularies(features: Sequence[Guess], names: Mapping[str, str], look: DataLook) -> Iterator[str]:
+    large = {
+        str(guess.options.get("vocabulary", names[guess.column])): look.columns[guess.column].distinct
+        for guess in features
+        if guess.role == "categorical" and look.columns[guess.column].distinct > _MANY
+    }
+    if large:
+        yield ""
+        yield "vocabularies:"
+    for name, distinct in large.items():
+        line = f"  {_flow(name)}: {_flow({'min_count': 2})}"
+        yield _with_comment(line, f"guess: {distinct:,} tokens; one that occurs once is learned from one row")
+
+
+def _model(label: LabelGuess, names: Mapping[str, str]) -> Iterator[str]:
+    if label.model is None:
+        return
+    arguments = {key: [names[name] for name in given] for key, given in label.model["arguments"].items()}
+    yield ""
+    yield "# guess: a retrieval model is pushed only if it ranks better than popularity does"
+    yield f"model: {_flow({**label.model, 'arguments': arguments})}"
+    if label.softmax is not None:
+        yield f"training: {_flow({'softmax': names[label.softmax]})}"
+
+
+def _left_out(features: Sequence[Guess], look: DataLook) -> Iterator[str]:
+    left_out = [(guess.column, guess.why) for guess in features if guess.role in ("left_out", "time")]
+    left_out += look.unreadable.items()
+    if left_out:
+        yield ""
+        yield "# Columns that are left out:"
+    for column, why in left_out:
+        yield f"#   {_plain(column)}: guess: {_plain(why)}"
+    if look.whole and look.rows < _EVAL_ROWS:
+        yield ""
+        yield f"# The data has {look.rows:,} rows, so its eval split has fewer than 100: a model judged on them is not"
+        yield "# pushed. To push one to try things out: evaluation: {min_rows: 1, min_rows_per_class: 1}"
+
+
+def _with_comment(line: str, comment: str) -> str:
+    return f"{line}{' ' * max(2, _COLUMN - len(line))}# {_plain(comment)}"
+
+
+def _plain(text: str) -> str:
+    """Return the text on one line, as a comment may have it."""
+    return printable(text)
+
+
+def _flow(value: Any) -> str:
+    """Write a value as YAML on one line, which `parse_yaml` reads back unchanged."""
+    if isinstance(value, str):
+        plain = bool(_PLAIN.fullmatch(value)) and yaml_of({"k": value}) == f"k: {value}\n"
+        return value if plain else json.dumps(value, ensure_ascii=not value.isprintable())
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_flow(str(key))}: {_flow(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    return yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()
+
 
 CONFIG = "pipeline.yaml"
 """The name of the configuration in the folder."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-from components.example_gen.csv_format import CsvFormat
-from components.example_gen.settings import Settings
-from components.shadow.log_files import log_sizes
+from components.example_gen.settings import CsvFormat, Settings
+from components.shadow.shadow_section import log_sizes
 from embedding_core.config import InitializerConfig
 from embedding_core.errors import ConfigError
 from embedding_core.planning.table_overrides import TableSettings
@@ -14,11 +13,10 @@ from embedding_core.planning.topology import named_topology
 from embedding_core.quality_rules import RankingProtocol, RankingSettings, Rules, main_metric
 from embedding_core.schema import Json
 from embedding_core.tasks import metric_name
-from embedding_core.training_config import TrainingConfig, TrainingSettings
-from embedding_core.warm_start import RemapPolicy
+from embedding_core.training_config import RemapPolicy, TrainingConfig, TrainingSettings
 from pipelines.config import PipelineConfig, VocabularyLimits
-from pipelines.config.columns import column_kinds
-from pipelines.config.files import data_location, data_spans
+from pipelines.config.column_rules import column_kinds
+from pipelines.config.data import data_location, data_spans
 
 _DEFAULT_LIMITS = VocabularyLimits()
 _FIRST_ORDER_TABLES = TableSettings(occurrences_per_column=10, initializer=InitializerConfig(scale=0.005))

@@ -60,8 +60,7 @@ from embedding_core.schema import Json
 from pipelines.config import PipelineConfig
 from pipelines.pipeline import component_inputs
 from pipelines.pipeline.fingerprint import code_fingerprint, preprocessing_fingerprint
-from pipelines.pipeline.previous_run import PreviousRun
-from pipelines.pipeline.run_target import RunTarget, local_target
+from pipelines.pipeline.run_target import PreviousRun, RunTarget, local_target
 from pipelines.pipeline.tfma_config import eval_config
 
 _SAMPLE_ROWS = 10_000

@@ -1,15 +1,51 @@
-"""Describes the machine or cluster that a pipeline runs on: everything that differs between a laptop and a cluster."""
+"""Describes the machine or cluster that a pipeline runs on, its ML Metadata, and the artifacts of previous runs."""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from typing import Any
 
+from ml_metadata.proto import metadata_store_pb2 as mlmd
+
 from embedding_core.schema import Json
 from pipelines.config import PipelineConfig
+from pipelines.config.metadata_server import MetadataServer, is_server
 from pipelines.pipeline import component_inputs
-from pipelines.pipeline.metadata_connection import metadata_connection
+
+# Makes the connection to ML Metadata: a sqlite file, or a MySQL server.
+
+
+def metadata_connection(metadata: str, *, read_only: bool = False) -> mlmd.ConnectionConfig:
+    """Return the connection to a store.
+
+    Args:
+      metadata: path of a sqlite file, or address of a server.
+      read_only: whether sqlite refuses to write; a server's user has the rights that the server gives.
+
+    Raises:
+      ConfigError: the address breaks its rule, or the password is missing.
+    """
+    connection = mlmd.ConnectionConfig()
+    if is_server(metadata):
+        server = MetadataServer.of(metadata)
+        connection.mysql.database, connection.mysql.user = server.database, server.user
+        connection.mysql.password = server.password
+        connection.mysql.socket = server.socket
+        logging.getLogger("absl").addFilter(_holds_no_password)
+        return connection
+    connection.sqlite.filename_uri = metadata
+    modes = mlmd.SqliteMetadataSourceConfig
+    connection.sqlite.connection_mode = modes.READONLY if read_only else modes.READWRITE_OPENCREATE
+    return connection
+
+
+def _holds_no_password(record: logging.LogRecord) -> bool:
+    """Keep a record of the log, unless it holds the password: ML Metadata logs its connection at level DEBUG."""
+    # The connection is logged as the text of its proto, which may write the password in another form.
+    return not str(record.msg).startswith("ConnectionConfig")
+
 
 NO_CONTAINER = "--sdk_container_image=none"
 """Keeps TFX from packaging itself for workers (42 MB in the temporary folder, for each component), as it does unless an
@@ -74,3 +110,31 @@ def beam_args(config: PipelineConfig, workers: int = 1) -> tuple[str, ...]:
 def on_dask(address: str) -> tuple[str, ...]:
     """Return the arguments that run Beam on the Dask cluster whose scheduler is at `address`."""
     return ("--runner=components.dask_runner.DaskRunner", f"--dask_cluster={address}", NO_CONTAINER)
+
+
+# Names the artifacts of previous runs that a run starts from.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PreviousRun:
+    """Artifacts of previous runs that a run starts from; in a compiled pipeline the URIs are runtime parameters.
+
+    Attributes:
+      checkpoint: URI of an EmbeddingCheckpoint to start the tables from, or None to start cold.
+      baseline: URI of a Model that the Evaluator compares with, or None.
+      shadowed: URI of a pushed version that Shadow compares with, or None.
+      vocabularies: URI of Vocabularies that the new ones extend, or None to count from this run's data alone.
+      transform_graph: URI of the TransformGraph to keep, or None to analyse this run's data.
+      table_configs: URI of the TableConfigs that the checkpoint was trained with, to compare limits with; or None.
+      repeats: description of a previous training on this run's data, which this run repeats or replaces; or None.
+      notes: sentences for the console and the report: what was chosen and why.
+    """
+
+    checkpoint: str | None = None
+    baseline: str | None = None
+    shadowed: str | None = None
+    vocabularies: str | None = None
+    transform_graph: str | None = None
+    table_configs: str | None = None
+    repeats: str | None = None
+    notes: tuple[str, ...] = ()

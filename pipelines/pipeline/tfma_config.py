@@ -61,7 +61,7 @@ def eval_config(config: PipelineConfig, *, has_baseline: bool = False) -> EvalCo
         model_specs=_model_specs(config, has_baseline),
         slicing_specs=[
             SlicingSpec(),
-            *(SlicingSpec(feature_keys=list(one)) for one in evaluation.slices),
+            *(SlicingSpec(feature_keys=list(slice_)) for slice_ in evaluation.slices),
         ],
         metrics_specs=specs,
     )

@@ -17,21 +17,23 @@ from components.piece_names import describe_pieces
 from embedding_core.errors import ConfigError
 from embedding_core.storage import is_remote
 from pipelines.config import PipelineConfig
-from pipelines.config.bases import LATEST, PUSHED, WORDS
-from pipelines.lineage.graph import Node
-from pipelines.lineage.records import json_if_readable
-from pipelines.lineage.rollbacks import pushes_of
-from pipelines.pipeline.previous_run import PreviousRun
-from pipelines.previous.finished_trainings import FinishedTrainings, Training, finished_trainings, trainings_behind
-from pipelines.previous.references import (
+from pipelines.config.pipeline_config import LATEST, PUSHED, WORDS
+from pipelines.lineage.ancestors import pushes_of
+from pipelines.lineage.graph import Node, json_if_readable
+from pipelines.pipeline.run_target import PreviousRun
+from pipelines.previous.finished_trainings import (
     AGAINST,
     BASE,
     BASELINE,
     START,
+    FinishedTrainings,
     References,
+    Training,
     check_addresses,
+    finished_trainings,
     meaning,
     references,
+    trainings_behind,
 )
 from pipelines.previous.repeated_data import Overlap, RunData, compare, data_of_run, trained_data
 

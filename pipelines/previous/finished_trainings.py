@@ -1,21 +1,22 @@
-"""Finds the trainings that previous runs finished, what they produced, and what they started from."""
+"""Finds the trainings that previous runs finished, and checks the settings that refer to them."""
 
 from __future__ import annotations
 
 import dataclasses
+import glob
 import os
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 from components.pusher.delta_chain import last_delta, served_facts
-from components.pusher.served import served_versions
+from components.pusher.served import MODEL, served_versions
 from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.storage import is_remote
 from pipelines.config import PipelineConfig
-from pipelines.config.bases import SERVED, TRAINED
 from pipelines.config.metadata_server import has_store
-from pipelines.lineage.graph import Node, artifacts_of, open_store, reread_graph
-from pipelines.lineage.records import recorded_lineage
-from pipelines.lineage.rollbacks import newest_first, pushes_of, with_rollbacks
+from pipelines.config.pipeline_config import LATEST, PUSHED, SERVED, TRAINED, WORDS
+from pipelines.lineage.ancestors import newest_first, pushes_of, with_rollbacks
+from pipelines.lineage.graph import Node, artifacts_of, open_store, recorded_lineage, reread_graph
 
 _CHECKPOINT, _VOCABULARIES = "components.EmbeddingCheckpoint", "components.Vocabularies"
 _TABLE_CONFIGS, _TRANSFORM_GRAPH = "components.TableConfigs", "TransformGraph"
@@ -54,7 +55,7 @@ class FinishedTrainings:
     destination: str
 
     def candidates(self, word: str) -> Iterator[Training]:
-        """Yield the trainings that a word of `pipelines.config.bases` refers to, the newest first.
+        """Yield the trainings that a word of `pipelines.config.pipeline_config` refers to, the newest first.
 
         Raises:
           ConfigError: the serving folder has versions of trainings that the metadata does not know, or all versions
@@ -93,7 +94,7 @@ class FinishedTrainings:
     def model_of(self, run: Node) -> Node | None:
         """Return the Model that a training exported."""
         models = (one for one in self.graph.values() if one.type == _MODEL)
-        return next((one for one in models if one.producer is not None and one.producer == run.producer), None)
+        return next((model for model in models if model.producer is not None and model.producer == run.producer), None)
 
     def vocabularies_of(self, node: Node) -> Node | None:
         """Return the Vocabularies of the rows of a checkpoint or training; None if another pipeline made them."""
@@ -126,19 +127,24 @@ class FinishedTrainings:
         if model is None:
             return None
         blessings = self._blessings_of(model)
-        others = (one for blessing in blessings for one in _inputs(self.graph, blessing, _MODEL) if one.id != model.id)
+        others = (
+            input_
+            for blessing in blessings
+            for input_ in _inputs(self.graph, blessing, _MODEL)
+            if input_.id != model.id
+        )
         return next(others, None)
 
     def pushed_model_of(self, run: Node) -> Node | None:
         """Return the newest PushedModel of a training; None if it was not pushed, or to another folder."""
-        pushes = [one for one in self._pushes().values() if run.id in one.inputs]
+        pushes = [push for push in self._pushes().values() if run.id in push.inputs]
         return max(pushes, key=lambda one: one.id, default=None)
 
     def shadowed_by(self, run: Node) -> Node | None:
         """Return the PushedModel that a training's model was compared with when requests were replayed, or None."""
         model = self.model_of(run)
         blessings = [] if model is None else self._blessings_of(model)
-        return next((one for blessing in blessings for one in _inputs(self.graph, blessing, _PUSHED_MODEL)), None)
+        return next((input_ for blessing in blessings for input_ in _inputs(self.graph, blessing, _PUSHED_MODEL)), None)
 
     def _blessings_of(self, model: Node) -> list[Node]:
         """Return the blessings and refusals of a model, the newest first."""
@@ -169,7 +175,9 @@ class FinishedTrainings:
         return [one for one in every if one.producer is not None and one.producer.node == "CheckpointRetriever"]
 
     def _trained(self) -> Iterator[Training]:
-        for run in dict.fromkeys(next(_inputs(self.graph, one, _MODEL_RUN)).id for one in self._checkpoints()):
+        for run in dict.fromkeys(
+            next(_inputs(self.graph, checkpoint, _MODEL_RUN)).id for checkpoint in self._checkpoints()
+        ):
             yield Training(self.graph[run], f"the training #{run}")
 
     def _pushed(self) -> Iterator[Training]:
@@ -260,4 +268,68 @@ def trainings_behind(trainings: FinishedTrainings, uri: str) -> Iterator[tuple[N
 
 
 def _inputs(graph: Graph, node: Node, kind: str) -> Iterator[Node]:
-    return (graph[one] for one in node.inputs if one in graph and graph[one].type == kind)
+    return (graph[input_] for input_ in node.inputs if input_ in graph and graph[input_].type == kind)
+
+
+# Reads and checks the settings that refer to a previous run, before anything heavy is loaded.
+
+START, BASE, BASELINE = "warm_start.checkpoint", "vocabulary_evolution.base", "evaluation.baseline"
+AGAINST = "shadow.against"
+"""The keys that refer to a previous run."""
+
+_FILES = {
+    START: ("manifest.json", "an EmbeddingCheckpoint"),
+    BASE: ("*.counts.npy", "Vocabularies"),
+    AGAINST: (MODEL, "a version"),
+}
+
+References: TypeAlias = Mapping[str, str | None]
+"""By `START`, `BASE`, `BASELINE` and `AGAINST` a word such as "pushed", an address, or None."""
+
+
+def check_references(config: PipelineConfig) -> None:
+    """Check the addresses, and that the metadata knows the versions that words may refer to.
+
+    Raises:
+      ConfigError: a local address has no such artifact; or see `FinishedTrainings.candidates`.
+    """
+    given = references(config)
+    check_addresses(given)
+    words = {meaning(key, value) for key, value in given.items() if value in WORDS}
+    if words:
+        trainings = finished_trainings(config)
+        for word in sorted(words):
+            next(trainings.candidates(word), None)
+
+
+def references(config: PipelineConfig) -> References:
+    """Return what the configuration gives for `START`, `BASE`, `BASELINE` and `AGAINST`."""
+    return {
+        START: None if config.warm_start is None else config.warm_start.checkpoint,
+        BASE: None if config.vocabulary_evolution is None else config.vocabulary_evolution.base,
+        BASELINE: config.evaluation.baseline,
+        AGAINST: None if config.shadow is None else config.shadow.against,
+    }
+
+
+def meaning(key: str, value: str | None) -> str:
+    """Return the word that a key's value means: "latest" is the former name of "pushed" or "trained"."""
+    if value != LATEST:
+        return str(value)
+    return PUSHED if key in (BASELINE, AGAINST) else TRAINED
+
+
+def check_addresses(given: References) -> None:
+    """Check that local addresses hold an artifact of their kind; the component checks what is in a bucket.
+
+    Raises:
+      ConfigError: a local address does not hold such an artifact.
+    """
+    for key, (file, kind) in _FILES.items():
+        uri = given[key]
+        if uri is None or uri in WORDS or is_remote(uri) or glob.glob(os.path.join(glob.escape(uri), file)):
+            continue
+        raise ConfigError(
+            f'`{key}` is {uri!r}: it has no {file}; give "pushed", or the folder of {kind}, such as '
+            "artifacts/<component>/<output>/<number> of the work_dir of another pipeline."
+        )

@@ -6,12 +6,11 @@ import collections
 import dataclasses
 from collections.abc import Mapping
 
-from components.example_gen.pieces import Piece, Span
+from components.example_gen.data_files import Piece, Span
 from embedding_core.errors import ConfigError, DataError
 from pipelines.config import PipelineConfig
-from pipelines.config.bases import PUSHED
-from pipelines.previous.finished_trainings import finished_trainings, trainings_behind
-from pipelines.previous.references import BASE, START, references
+from pipelines.config.pipeline_config import PUSHED
+from pipelines.previous.finished_trainings import BASE, START, finished_trainings, references, trainings_behind
 from pipelines.previous.repeated_data import TrainedPiece, content_of, data_of_run, has_changed, trained_data
 
 
@@ -92,7 +91,7 @@ def trained_spans(config: PipelineConfig) -> Trained:
     for run, examples in trainings_behind(trainings, trainings.checkpoint_of(newest).uri):
         data = trained_data(examples)
         pieces = [] if data is None else data.pieces
-        if not pieces or any(one.span is None for one in pieces):
+        if not pieces or any(piece.span is None for piece in pieces):
             raise DataError(
                 f"the training #{run.id} behind {newest.name} does not record the spans that it read: `follow` cannot "
                 "tell what is new; begin in another `work_dir`."
@@ -114,7 +113,7 @@ def arrived_spans(config: PipelineConfig, trained: Trained) -> Arrived:
       ConfigError: the data cannot be listed.
     """
     try:
-        found = {one.span: one for one in data_of_run(config).pieces if one.span is not None}
+        found = {piece.span: piece for piece in data_of_run(config).pieces if piece.span is not None}
     except DataError:  # nothing has arrived yet
         return Arrived()
     left = {span: one for span, one in found.items() if span not in trained.spans}

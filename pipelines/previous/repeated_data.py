@@ -6,9 +6,16 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from components.example_gen.data_files import file_state, find_files, without_spans
-from components.example_gen.pieces import Piece, Span, find_pieces, rows_digest
-from components.spec_keys import DATA_FACT
+from components.component_spec import DATA_FACT
+from components.example_gen.data_files import (
+    Piece,
+    Span,
+    file_state,
+    find_files,
+    find_pieces,
+    rows_digest,
+    without_spans,
+)
 from embedding_core.storage import file_digest
 from pipelines.config import PipelineConfig
 from pipelines.lineage.graph import Node

@@ -23,7 +23,7 @@ from sklearn.metrics import log_loss, mean_absolute_error, mean_poisson_deviance
 
 from components.evaluator.own_metrics import are_most_probable, class_log_losses
 from embedding_core.tasks import Task, prediction_name, retrieval_index
-from embedding_core.training.candidate_counts import candidate_counts
+from embedding_core.training.drawn_candidates import candidate_counts
 from embedding_core.training.row_stream import batches_once
 from embedding_core.training.training_inputs import Batch, Inputs, RowParser
 from pipelines.report.run_report import CLASS_METRICS, ERRORS, METRICS

@@ -1,20 +1,29 @@
-"""Reads the results of the Evaluator and QualityGate: every metric with its bound and outcome, and the slices."""
+"""Reads the results of the gates: metrics with bounds and outcomes, slices, columns, health and shadow."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow_model_analysis as tfma
+from ml_metadata import MetadataStore
+from tensorflow_metadata.proto.v0 import statistics_pb2
 
+from components.quality_gate.executor import QUALITY_FILE
+from components.shadow.executor import SHADOW_FILE
 from embedding_core.display import shown_token
+from embedding_core.health import HEALTH_FILE
 from embedding_core.quality_rules import NOTHING_LEFT_OUT
+from embedding_core.storage import read_json
 from embedding_core.tasks import metric_name
+from embedding_core.vocabulary import Vocabulary
 from pipelines.config import PipelineConfig
+from pipelines.lineage.graph import outputs_of, read_node
 from pipelines.pipeline.tfma_config import BASELINE, CANDIDATE, bound_words, eval_config, shown_name
-from pipelines.report.run_report import Figures
+from pipelines.report.run_report import Figures, NodeRun
 
 _MET, _MISSED, _UNBOUND = "met", "missed", "no bound"
 _COUNT = "ExampleCount"
@@ -52,7 +61,7 @@ def judged_metrics(config: PipelineConfig, evaluation_uri: str, quality: Figures
         for part in tfma.load_validation_result(evaluation_uri).metric_validations_per_slice
         for failure in part.failures
     }
-    (whole,) = [one for one in tfma.load_metrics(evaluation_uri) if not one.slice_key.single_slice_keys]
+    (whole,) = [metric for metric in tfma.load_metrics(evaluation_uri) if not metric.slice_key.single_slice_keys]
     bounds = _bounds(config, any(entry.key.model_name == BASELINE for entry in whole.metric_keys_and_values))
     values = _values(whole)
     rows = [
@@ -106,7 +115,7 @@ def sliced_metrics(evaluation_uri: str) -> list[Figures]:
     """Return `slice` (its name) and `metrics` of every slice; the slices with the most rows first."""
     rows = [
         {
-            "slice": ", ".join(_label(one) for one in metrics.slice_key.single_slice_keys),
+            "slice": ", ".join(_label(key) for key in metrics.slice_key.single_slice_keys),
             "metrics": _values(metrics),
         }
         for metrics in tfma.load_metrics(evaluation_uri)
@@ -135,3 +144,169 @@ def _numbers(metrics: _Proto) -> Iterator[tuple[str, float | None]]:
         value = getattr(value, "value", value)  # a bounded value holds a DoubleValue
         name = shown_name(entry.key)
         yield f"{name}, change" if entry.key.is_diff else name, None if math.isnan(value) else value
+
+
+# Reads the figures of the gates of a run: QualityGate, Shadow and TableHealth.
+
+_FILES = {"QualityGate": QUALITY_FILE, "Shadow": SHADOW_FILE, "TableHealth": HEALTH_FILE}
+
+
+def figures_of_gate(store: MetadataStore, runs: Sequence[NodeRun], gate: str) -> Figures:
+    """Return what a gate wrote beside its blessing in this run."""
+    figures: Figures = read_json(os.path.join(output_of(store, runs, gate, "ModelBlessing"), _FILES[gate]))
+    return figures
+
+
+def output_of(store: MetadataStore, runs: Sequence[NodeRun], name: str, type_name: str) -> str:
+    """Return the folder of a node's output of that type in this run."""
+    (execution,) = [int(run.execution or 0) for run in runs if run.node == name]
+    outputs = {node.type: node.uri for one in outputs_of(store, execution) for node in [read_node(store, one)]}
+    return outputs[type_name]
+
+
+def retrieval_note(quality: Figures) -> str:
+    """Say how the rows were chosen, or why retrieval was not measured."""
+    retrieval = quality["retrieval"]
+    if retrieval is None:
+        return f"not measured: {quality['retrieval_note']}"
+    user, count, positive = retrieval["user"], f"{retrieval['queries']:,}", f"{retrieval['positive_rows']:,}"
+    if user is None:
+        chosen = f"a seeded sample of {count} of the {positive}" if retrieval["is_sample"] else f"all {count}"
+        queries = f"{chosen} positive rows of the eval split"
+    else:
+        chosen = f"a seeded sample of {count}" if retrieval["is_sample"] else f"all {count}"
+        queries = f"{chosen} values of {user} in the {positive} positive rows of the eval split"
+    return (
+        f"{queries}, each ranked among all {retrieval['candidates']:,} candidates of {retrieval['feature']}"
+        f"{_seen_note(retrieval)}; {retrieval['unknown']:,} true candidates are not among these and count as misses; "
+        "equal scores share their ranks; popularity is counted in the positive rows of the train split."
+    )
+
+
+def _seen_note(retrieval: Figures) -> str:
+    """Say that seen candidates are left out, and how many of them are true; empty if they are not left out."""
+    if not retrieval["exclude_seen"]:
+        return ""
+    seen_truths = f"{retrieval['seen_truths']:,}"
+    if "nothing_left_out" not in retrieval:  # written by a release up to 0.1.0
+        return f" but those seen before, which are left out unless they are true ({seen_truths} are both)"
+    return f" but those seen before, which are left out; {seen_truths} of these are true (repeats) and count as misses"
+
+
+def recall_curves(retrieval: Figures | None) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """Return the points of the curves of Recall@k; nothing if retrieval was not measured."""
+    return (
+        {}
+        if retrieval is None
+        else {"recall": {name: list(map(tuple, points)) for name, points in retrieval["curves"].items()}}
+    )
+
+
+# Reads the figures of each column: missing values, constants, unknown tokens. It needs no further pass over the data.
+#
+# The counts are exact. Counts of raw values come from the statistics of the run, counts of tokens from the vocabularies
+# (train split) and from QualityGate (eval split).
+
+
+def column_figures(statistics_uri: str) -> list[Figures]:
+    """Return for each raw column `column`, `missing` (share of the rows by split) and `constant` (in the train split).
+
+    Args:
+      statistics_uri: address of the ExampleStatistics artifact.
+    """
+    splits = {split: _statistics(statistics_uri, split) for split in ("train", "eval")}
+    return [
+        {
+            "column": name,
+            "missing": {split: _missing(features[name]) for split, features in splits.items() if name in features},
+            "constant": _is_constant(feature),
+        }
+        for name, feature in splits["train"].items()
+    ]
+
+
+def label_figures(statistics_uri: str, columns: Mapping[str, str | None], quality: Figures) -> list[Figures]:
+    """Return for each label its rows in the eval split, and if it is binary the share of label 1 in both splits.
+
+    Args:
+      statistics_uri: address of the ExampleStatistics artifact.
+      columns: by the name of each label, the column that holds it as a number; None if a function computes it.
+      quality: figures that `read_quality` returned.
+
+    Returns:
+      `label` and `rows`; for a binary label also `positives`, `negatives`, `rate`, and `train_rate`, which is None if
+      a function computes the label.
+    """
+    statistics = _statistics(statistics_uri, "train")
+    found: list[Figures] = []
+    for name, counts in label_counts(quality).items():
+        figures: dict[str, Any] = {"label": name, "rows": counts["rows"]}
+        if counts["positives"] is not None:
+            feature = statistics.get(str(columns.get(name)))
+            figures |= {
+                "positives": counts["positives"],
+                "negatives": counts["negatives"],
+                "rate": counts["positives"] / max(1, counts["rows"]),
+                "train_rate": None if feature is None else _rate(feature),
+            }
+        found.append(figures)
+    return found
+
+
+def _rate(feature: statistics_pb2.FeatureNameStatistics) -> float | None:
+    """Return the mean of a column of numbers from 0 to 1; None for any other column."""
+    numbers = feature.num_stats if feature.HasField("num_stats") else None
+    return float(numbers.mean) if numbers is not None and 0 <= numbers.min <= numbers.max <= 1 else None
+
+
+def _statistics(uri: str, split: str) -> dict[str, statistics_pb2.FeatureNameStatistics]:
+    with open(os.path.join(uri, f"Split-{split}", "FeatureStats.pb"), "rb") as file:
+        statistics = statistics_pb2.DatasetFeatureStatisticsList.FromString(file.read())
+    return {".".join(feature.path.step) or feature.name: feature for feature in statistics.datasets[0].features}
+
+
+def _missing(feature: statistics_pb2.FeatureNameStatistics) -> float:
+    common = _common(feature)
+    return float(common.num_missing / max(1, common.num_missing + common.num_non_missing))
+
+
+def _common(feature: statistics_pb2.FeatureNameStatistics) -> statistics_pb2.CommonStatistics:
+    return (feature.string_stats if feature.HasField("string_stats") else feature.num_stats).common_stats
+
+
+def _is_constant(feature: statistics_pb2.FeatureNameStatistics) -> bool:
+    """Whether all values that are not missing are equal."""
+    if not _common(feature).num_non_missing:
+        return True
+    if feature.HasField("string_stats"):
+        return bool(feature.string_stats.unique == 1)
+    return bool(feature.num_stats.min == feature.num_stats.max)
+
+
+def feature_figures(vocabularies: Iterable[Vocabulary], quality: Figures) -> list[Figures]:
+    """Return for each categorical feature the shares of rows without a token and of unknown tokens, in both splits.
+
+    Args:
+      vocabularies: vocabularies of the run; counted over the train split.
+      quality: figures that `read_quality` returned.
+
+    Returns:
+      `feature`, `vocabulary`, `empty_train`, `empty_eval`, `unknown_train` (of the vocabulary, all its features
+      together), `unknown_eval` and `unknown_rows_eval`; the largest `unknown_eval` first.
+    """
+    held_out = quality["eval_split"]
+    rows = [
+        {
+            "feature": name,
+            "vocabulary": vocabulary.name,
+            "empty_train": summary.missing / max(1, summary.rows),
+            "empty_eval": held_out["features"][name]["empty_rows"] / max(1, held_out["rows"]),
+            "unknown_train": 1 - vocabulary.coverage,
+            "unknown_eval": held_out["features"][name]["unknown_tokens"] / max(1, held_out["features"][name]["tokens"]),
+            "unknown_rows_eval": held_out["features"][name]["unknown_rows"] / max(1, held_out["rows"]),
+        }
+        for vocabulary in vocabularies
+        for name, summary in vocabulary.features.items()
+        if name in held_out["features"]
+    ]
+    return sorted(rows, key=lambda row: -row["unknown_eval"])

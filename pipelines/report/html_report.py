@@ -5,17 +5,76 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import jinja2
 
 from embedding_core.health import Health
 from embedding_core.storage import free_name
-from pipelines.report.charts import line_chart
-from pipelines.report.dotted_keys import flatten
-from pipelines.report.health_figures import health_charts, health_rows
-from pipelines.report.profile_table import profile_rows
+from pipelines.report.charts import health_charts, health_rows, line_chart
 from pipelines.report.run_report import Figures, Report
 from pipelines.report.shadow_page import shadow_html
+
+# Shows what each stage of a profiled run used.
+
+_SUMS = ("cpu_seconds", "wall_seconds", "read_bytes", "written_bytes")
+
+
+def profile_rows(report: Report) -> list[dict[str, str]]:
+    """Make the rows of the table: a row per stage, then the whole run; empty if the run was not profiled."""
+    if not report.profile:
+        return []
+    sums = {name: _sum([stage[name] for stage in report.profile]) for name in _SUMS}
+    peak = max(stage["peak_bytes"] for stage in report.profile)
+    return [_row(stage) for stage in (*report.profile, {"stage": "whole run", "peak_bytes": peak, **sums})]
+
+
+def _sum(values: list[float | None]) -> float | None:
+    given = [value for value in values if value is not None]
+    return sum(given) if given else None
+
+
+def _row(stage: Figures) -> dict[str, str]:
+    return {
+        "stage": stage["stage"],
+        "CPU s": f"{stage['cpu_seconds']:.1f}",
+        "wall s": f"{stage['wall_seconds']:.1f}",
+        "peak MB": _megabytes(stage["peak_bytes"]),
+        "read MB": _megabytes(stage["read_bytes"]),
+        "written MB": _megabytes(stage["written_bytes"]),
+    }
+
+
+def _megabytes(size: float | None) -> str:
+    return "-" if size is None else f"{size / 1e6:,.1f}"
+
+
+# Flattens nested figures and settings to dotted keys.
+
+
+def flatten(value: Any, key: str = "", *, with_lists: bool = False) -> Iterator[tuple[str, Any]]:
+    """Yield every value with its dotted key; empty mappings count as values.
+
+    Args:
+      value: a mapping, or a value in one.
+      key: the key of the value; "" for the whole mapping.
+      with_lists: whether the entries of a list of mappings get keys too, made of their names; else lists are values.
+    """
+    if isinstance(value, Mapping) and value:
+        for name, item in value.items():
+            yield from flatten(item, f"{key}.{name}" if key else str(name), with_lists=with_lists)
+    elif with_lists and isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
+        for index, item in enumerate(value):
+            yield from flatten(item, f"{key}.{_name(item, index)}", with_lists=True)
+    else:
+        yield key, value
+
+
+def _name(item: Figures, index: int) -> str:
+    """Return the name of an entry of a list: its first text, if it has one."""
+    return next((value for value in item.values() if isinstance(value, str)), str(index))
+
 
 _CURVES = {"loss": "loss", "auc": "AUC"}
 

@@ -28,16 +28,20 @@ from pipelines.config import PipelineConfig
 from pipelines.lineage.graph import Node, open_store, outputs_of, read_node, reread_graph, trace
 from pipelines.pipeline.tfma_config import missed_thresholds
 from pipelines.report.baselines import Score, compare_with_baselines
-from pipelines.report.column_figures import column_figures, feature_figures, label_figures
 from pipelines.report.evaluation_results import (
+    column_figures,
+    feature_figures,
+    figures_of_gate,
     judged_metrics,
+    label_figures,
+    output_of,
+    recall_curves,
+    retrieval_note,
     shadow_metrics,
     sliced_metrics,
 )
 from pipelines.report.example_request import request_text
-from pipelines.report.gate_figures import figures_of_gate, output_of, recall_curves, retrieval_note
-from pipelines.report.node_run import NodeRun
-from pipelines.report.run_report import HIGHER_IS_BETTER, METRICS, Figures, Report, RunResult
+from pipelines.report.run_report import HIGHER_IS_BETTER, METRICS, Figures, NodeRun, Report, RunResult
 
 _MOST_FREQUENT = 5
 _MADE_IN_THIS_RUN = "made in this run"
@@ -218,15 +222,15 @@ def better_baselines(scores: Sequence[Score], history: Figures) -> list[str]:
 def _better_for(label: str, scores: Sequence[Score]) -> Iterator[str]:
     model, *baselines = [score for score in scores if score.label == label]
     of_label = f" for {label!r}" if label else ""
-    for one in baselines:
+    for baseline in baselines:
         lost = [
             f"its {name} is {value:.4f}, that of the baseline {of_one:.4f}"
             for name, value in model.metrics.items()
-            if value is not None and (of_one := one.metrics.get(name)) is not None
+            if value is not None and (of_one := baseline.metrics.get(name)) is not None
             if (of_one > value if name in HIGHER_IS_BETTER else of_one < value)
         ]
         if lost:
-            yield f"This model is worse{of_label} than the {one.scorer}: {'; '.join(lost)}."
+            yield f"This model is worse{of_label} than the {baseline.scorer}: {'; '.join(lost)}."
 
 
 def _advice(history: Figures) -> str:
@@ -256,7 +260,7 @@ def _node(store: MetadataStore, run: NodeRun) -> Figures:
     made_in = run.seconds
     if run.state == "cached" and run.execution is not None:
         producers = [read_node(store, one).producer for one in outputs_of(store, run.execution)[:1]]
-        made_in = max((one.seconds or 0.0 for one in producers if one is not None), default=0.0)
+        made_in = max((producer.seconds or 0.0 for producer in producers if producer is not None), default=0.0)
     known = {"node": run.node, "state": run.state, "seconds": run.seconds, "execution": run.execution}
     return {**known, "made_in": made_in}
 
@@ -432,8 +436,8 @@ def _data(node: Node) -> dict[str, str]:
 
 def _line_breaks(vocabularies: Iterable[Vocabulary]) -> dict[str, str]:
     """Count the tokens that a text file cannot hold, for each vocabulary that has some (docs/decisions/0006)."""
+    counts = {vocabulary.name: vocabulary.unrepresentable for vocabulary in vocabularies if vocabulary.unrepresentable}
     return {
-        f"tokens of {one.name} with a line break or NUL, which are looked up as unknown": f"{one.unrepresentable:,}"
-        for one in vocabularies
-        if one.unrepresentable
+        f"tokens of {name} with a line break or NUL, which are looked up as unknown": f"{count:,}"
+        for name, count in counts.items()
     }

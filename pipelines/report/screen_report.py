@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from rich.console import Console
 
 from embedding_core.quality_rules import NOTHING_LEFT_OUT
-from pipelines.console.plain_table import print_table
-from pipelines.console.terminal import PLAIN, SafeConsole
-from pipelines.report.html_report import figure_text, parity_line
-from pipelines.report.profile_table import profile_rows
+from pipelines.console.terminal import PLAIN, SafeConsole, print_table
+from pipelines.report.html_report import figure_text, parity_line, profile_rows
 from pipelines.report.run_report import Figures, Report, RunResult
 
 

@@ -10,9 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from components.installed import is_installed
-from pipelines.console.output_files import write_output
-from pipelines.console.plain_table import print_table
-from pipelines.console.terminal import PLAIN
+from pipelines.console.terminal import PLAIN, print_table, write_output
 from pipelines.report.run_report import Figures
 
 _SHOWN = ("mean", "p50", "p90", "p95", "p99", "max")

@@ -16,11 +16,10 @@ import pytest
 from components.pusher.delta_chain import folder_of, read_chain, write_chain
 from components.pusher.delta_client import apply_chain, newest_chain
 from components.pusher.delta_push import find_pushed
-from components.pusher.version_manifest import MANIFEST, verify_version, write_manifest
+from components.pusher.served import MANIFEST, verify_version, write_manifest
 from embedding_core.delta_protocol import APPLY_DELTA
 from embedding_core.serving.delta import Delta
-from embedding_core.serving.loaded_version import LoadedVersion
-from embedding_core.serving.served_state import LAYOUT, Layout, read_state
+from embedding_core.serving.served_state import LAYOUT, Layout, LoadedVersion, read_state
 from embedding_core.vocabulary import load_vocabularies, save_vocabulary
 
 DATA = Path(__file__).parent / "data"

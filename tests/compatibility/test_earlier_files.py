@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from components.pusher.served import find_published, served_versions
-from components.pusher.version_manifest import verify_version
+from components.pusher.served import find_published, served_versions, verify_version
 from embedding_core.checkpoint import load_checkpoint_into, retrieve, verify
 from embedding_core.engines import HostEngine
 from embedding_core.rows_dtype import ROWS_DTYPES

@@ -15,8 +15,7 @@ import numpy as np
 from components.pusher.delta_chain import Link, publish_delta
 from components.pusher.publish import publish
 from embedding_core.serving.delta import Delta
-from embedding_core.serving.loaded_version import LoadedVersion
-from embedding_core.serving.served_state import read_state
+from embedding_core.serving.served_state import LoadedVersion, read_state
 from tests.deltas.loading import request_of
 from tests.deltas.worlds import SECRET, World
 

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from components.graph_inputs import needed_arguments
+from components.transform_graph import needed_arguments
 
 SCALAR = tf.TensorSpec([None], tf.float32)
 

@@ -15,8 +15,7 @@ import sys
 from components.pusher.delta_chain import Link, damage_of_chain, folder_of, publish_delta, read_chain
 from components.pusher.publish import publish
 from components.pusher.rollback import roll_back
-from components.pusher.served import served_versions
-from components.pusher.version_manifest import verify_version
+from components.pusher.served import served_versions, verify_version
 from tests.faults.pushing import COUNT, KILL, Interposed, forked
 
 FIRST = "0" * 64

@@ -23,8 +23,7 @@ from components.pusher.delta_push import same_bits
 from embedding_core.delta_protocol import DeltaError
 from embedding_core.serving import delta_graph
 from embedding_core.serving.delta import Delta
-from embedding_core.serving.loaded_version import LoadedVersion
-from embedding_core.serving.served_state import read_state
+from embedding_core.serving.served_state import LoadedVersion, read_state
 from tests.deltas.loading import ask_while_written, request_of
 from tests.deltas.rest_server import serving
 from tests.deltas.whole_exports import WholeExports

@@ -18,10 +18,9 @@ from components.pusher.publish import publish
 from components.pusher.push_section import Deltas
 from embedding_core.delta_protocol import MODEL_DIGEST, DeltaError
 from embedding_core.errors import ConfigError, ParityError
-from embedding_core.serving.loaded_version import LoadedVersion
-from embedding_core.serving.served_state import Layout
+from embedding_core.serving.served_state import Layout, LoadedVersion
 from pipelines.commands import cli
-from pipelines.commands.exit_codes import FINDINGS
+from pipelines.commands.shared_options import FINDINGS
 from tests.components.shadow.logs import predict_log, write_log
 from tests.deltas.rest_server import Handler, serving
 from tests.deltas.worlds import SECRET, World

@@ -15,7 +15,7 @@ from embedding_core.columns import DenseInputs
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.model_inputs import model_inputs
 from embedding_core.serving import DeltaExport, export_model
-from embedding_core.serving.row_formats import encoded
+from embedding_core.serving.lookups import encoded
 from embedding_core.serving.served_state import state_of
 
 SECRET = b"a secret of the tests, 32 bytes."

@@ -12,7 +12,7 @@ from code_blocks import ROOT, Block, blocks_of, commands_of, pages
 from embedding_core.errors import ConfigError
 from pipelines.commands.cli import app
 from pipelines.config import load_config
-from pipelines.config.json_schema import config_schema
+from pipelines.config.pipeline_config import config_schema
 
 pytestmark = pytest.mark.light
 

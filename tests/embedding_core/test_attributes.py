@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from embedding_core.attributes import ATTRIBUTES, ignored_by, refuse_unknown
 from embedding_core.engines import TPUEmbedding as MidLevel
 from embedding_core.engines import TPUEmbeddingV0, simulated_tpu
 from embedding_core.errors import ConfigError
+from embedding_core.feature_specs import ATTRIBUTES, ignored_by, refuse_unknown
 from embedding_core.layer import PartialTPUEmbedding, TPUEmbedding, keras_optimizers
 from embedding_core.lookup import cpu_embedding_lookup
 from embedding_core.translate import initializer_to_core, model_of, optimizer_to_core
@@ -33,7 +33,7 @@ def arguments_of(cls):
 
 @pytest.mark.parametrize("name", list(ATTRIBUTES))
 def test_every_attribute_of_tensorflow_is_declared(name):
-    """Fails if a new TensorFlow adds an attribute: implement or refuse it in embedding_core.attributes."""
+    """Fails if a new TensorFlow adds an attribute: implement or refuse it in embedding_core.feature_specs."""
     since_2_21 = {"dtype"} if name == "TableConfig" else set()  # refused if it is not float32
     assert arguments_of(getattr(tpu, name)) - since_2_21 == set(ATTRIBUTES[name])
 

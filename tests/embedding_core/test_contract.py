@@ -23,7 +23,6 @@ from embedding_core import (
     TableConfig,
     layer,
 )
-from embedding_core.attributes import ignored_by
 from embedding_core.engines import (
     HostEngine,
     TPUEmbedding,
@@ -33,6 +32,7 @@ from embedding_core.engines import (
     simulated_tpu,
     table_updates,
 )
+from embedding_core.feature_specs import ignored_by
 from embedding_core.lookup import combine_in_order, combine_weighted, weight_divisors
 from embedding_core.serving import lookups
 from embedding_core.sparsecore import SparseCoreEmbeddingConfig

@@ -18,8 +18,7 @@ from ml_metadata.metadata_store import metadata_store
 from ml_metadata.proto import metadata_store_pb2
 
 from components.pusher.publish import publish
-from components.pusher.served import served_versions
-from components.pusher.version_manifest import verify_version
+from components.pusher.served import served_versions, verify_version
 from embedding_core.errors import CheckpointError
 
 KILL, COUNT = 2, 1

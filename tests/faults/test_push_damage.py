@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from components.pusher.publish import publish
-from components.pusher.version_manifest import MANIFEST, verify_version, version_digests
+from components.pusher.served import MANIFEST, verify_version, version_digests
 from embedding_core.errors import CheckpointError
 from tests.faults.damaging import KINDS, damage
 from tests.faults.pushing import SIZES, make_model

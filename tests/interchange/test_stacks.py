@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from components.pusher.delta_client import apply_chain, newest_chain
 from embedding_core.delta_protocol import APPLY_DELTA, MODEL_DIGEST
-from embedding_core.serving.loaded_version import LoadedVersion
+from embedding_core.serving.served_state import LoadedVersion
 from tests.deltas.worlds import SECRET
 
 OTHER = os.environ.get("OTHER_STACK", "")

@@ -17,8 +17,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from components.pusher.publish import publish
-from components.pusher.served import served_versions
-from components.pusher.version_manifest import MODEL, verify_version
+from components.pusher.served import MODEL, served_versions, verify_version
 from embedding_core.errors import CheckpointError
 
 SIZES = {

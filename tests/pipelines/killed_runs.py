@@ -23,7 +23,7 @@ from components import Vocabularies, compat
 from pipelines.local.metadata_repair import repair_metadata
 from pipelines.local.runner import ReportingDagRunner
 from pipelines.local.work_dir import run_lock
-from pipelines.pipeline.metadata_connection import metadata_connection
+from pipelines.pipeline.run_target import metadata_connection
 
 PARTS = 5
 STORE = os.environ.get("SHARED_STORE")  # address of a server; without one, a sqlite file

@@ -418,7 +418,7 @@ def test_model_that_is_no_longer_served_is_pushed_again_once(runs, served_again)
 
 
 def test_version_that_is_served_and_damaged_is_pushed_again(runs, served_again):
-    from components.pusher.version_manifest import verify_version
+    from components.pusher.served import verify_version
     from pipelines.local.run_local import run
 
     work_dir = Path(runs[0].push.destination).parents[1]

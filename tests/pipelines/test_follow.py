@@ -11,7 +11,7 @@ import pytest
 from components.pusher.rollback import roll_back
 from embedding_core.errors import DataError
 from pipelines.commands import cli
-from pipelines.commands.exit_codes import NOTHING_PUSHED
+from pipelines.commands.shared_options import NOTHING_PUSHED
 from pipelines.config import load_config
 from tests.pipelines.two_days import CONFIG, chain_of, write_day
 

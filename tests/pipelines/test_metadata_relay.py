@@ -138,7 +138,7 @@ def test_the_client_of_ml_metadata_sends_no_secret(fake, tmp_path, answers):
     (tmp_path / "secret").write_text(SECRET)
     server = fake([b"\xfb" + f"{tmp_path}/secret".encode() if answer == "file" else answer for answer in answers])
     code = (
-        "import sys, ml_metadata\nfrom pipelines.pipeline.metadata_connection import metadata_connection\n"
+        "import sys, ml_metadata\nfrom pipelines.pipeline.run_target import metadata_connection\n"
         "ml_metadata.MetadataStore(metadata_connection(sys.argv[1]))"
     )
     ran = subprocess.run([sys.executable, "-c", code, server.address], env=os.environ, capture_output=True, check=False)
@@ -149,7 +149,7 @@ def test_the_client_of_ml_metadata_sends_no_secret(fake, tmp_path, answers):
 
 @pytest.mark.tfx
 def test_the_log_does_not_hold_the_password_in_any_form(fake, caplog):
-    from pipelines.pipeline.metadata_connection import metadata_connection
+    from pipelines.pipeline.run_target import metadata_connection
 
     connection = metadata_connection(fake([OK]).address)
     logger = logging.getLogger("absl")

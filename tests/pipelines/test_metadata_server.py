@@ -69,7 +69,7 @@ def test_a_run_on_the_server_writes_the_password_nowhere(server, tmp_path, caplo
     from pipelines.local.metadata_repair import repair_metadata
     from pipelines.local.runner import ReportingDagRunner
     from pipelines.local.work_dir import ready_metadata, run_lock
-    from pipelines.pipeline.metadata_connection import metadata_connection
+    from pipelines.pipeline.run_target import metadata_connection
     from tests.pipelines.killed_runs import First, Second
 
     config = config_of(server, tmp_path)
@@ -162,7 +162,7 @@ def certified(folder, name, authority):
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing")
 def test_a_server_is_used_only_with_its_own_certificate(tmp_path):
     from pipelines.lineage.graph import open_store
-    from pipelines.pipeline.metadata_connection import metadata_connection
+    from pipelines.pipeline.run_target import metadata_connection
 
     for name, authority in (("ours", None), ("theirs", None), ("localhost", "ours")):
         certified(tmp_path, name, authority)

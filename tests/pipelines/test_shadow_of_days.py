@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.commands.exit_codes import NOTHING_PUSHED
+from pipelines.commands.shared_options import NOTHING_PUSHED
 from tests.components.shadow.logs import predict_log, write_log
 from tests.pipelines.two_days import CONFIG, DAY, write_day
 

@@ -9,7 +9,7 @@ import threading
 from components.pusher.publish import keep_newest, publish
 from components.pusher.rollback import roll_back
 from components.pusher.served import served_versions
-from embedding_core.serving.loaded_version import LoadedVersion
+from embedding_core.serving.served_state import LoadedVersion
 from tests.deltas.worlds import World
 from tests.servers.real_servers import HERE, PYTHON, wait_until
 

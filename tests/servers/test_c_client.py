@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from components.pusher.publish import publish
-from embedding_core.serving.loaded_version import LoadedVersion
+from embedding_core.serving.served_state import LoadedVersion
 from tests.deltas.worlds import World
 
 SOURCE = Path(__file__).parents[2] / "examples/c_client/predict.c"

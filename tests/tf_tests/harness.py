@@ -9,8 +9,8 @@ import types
 from tensorflow.python.tpu import tpu_embedding_for_serving, tpu_embedding_v1, tpu_embedding_v2
 
 from embedding_core import engines
-from embedding_core.engines import step_rates
-from embedding_core.engines.optimizer_protos import with_enum_numbers
+from embedding_core.engines import tables
+from embedding_core.engines.hardware_configs import with_enum_numbers
 from embedding_core.lookup import cpu_embedding_lookup
 
 TheirTPUEmbedding = tpu_embedding_v2.TPUEmbedding
@@ -65,7 +65,7 @@ class TPUEmbedding(engines.TPUEmbedding):
         optimizers = [table.optimizer for table in model.tables]
         extended = types.SimpleNamespace(num_hosts=strategy.hosts)
         theirs = types.SimpleNamespace(
-            _dynamic_learning_rates=step_rates.distinct_rates(optimizers),
+            _dynamic_learning_rates=tables.distinct_rates(optimizers),
             _table_config=list(named),
             _feature_config=model.structure,
             _output_shapes=self._output_shapes,

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.python.tpu import tpu_embedding_v3, tpu_embedding_v3_utils, tpu_replication
 
 from embedding_core import engines
-from embedding_core.engines.stack_layouts import stacks_of_layouts
+from embedding_core.engines.stack_feeding import stacks_of_layouts
 from embedding_core.sparsecore import SparseCoreEmbeddingConfig, Stack, StackedTable
 
 SPARSE_CORES = 4  # of a chip; the tests have this number in their code

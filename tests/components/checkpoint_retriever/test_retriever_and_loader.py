@@ -20,8 +20,8 @@ from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.optimizers import DEFAULT_OPTIMIZER
 from embedding_core.planning.planner import plan_tables
 from embedding_core.planning.table_overrides import TableSettings
+from embedding_core.training_config import RemapPolicy
 from embedding_core.vocabulary import Vocabulary, save_vocabulary
-from embedding_core.warm_start import RemapPolicy
 from pipelines.config import config_from_mapping
 from pipelines.pipeline.component_inputs import remap_policy
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import sklearn.metrics
 
-from components.evaluator.score_buckets import BUCKETS, area_under_precision_recall, bucket_of
+from components.evaluator.own_metrics import BUCKETS, area_under_precision_recall, bucket_of
 from embedding_core.training.eval_metrics import area_under_roc
 
 pytestmark = pytest.mark.tfx

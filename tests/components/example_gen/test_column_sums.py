@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from components.column_summary import ColumnSummary, summaries_from_json, summaries_to_json
-from components.example_gen.column_sums import summary_of
+from components.example_gen.rows import summary_of
 
 pytestmark = pytest.mark.light
 

@@ -9,11 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from components.example_gen.csv_format import CsvFormat
-from components.example_gen.csv_rows import csv_batches
-from components.example_gen.opened_files import reading
+from components.example_gen.data_files import reading
+from components.example_gen.readers import csv_batches
 from components.example_gen.rows import BadRows
-from components.example_gen.settings import Settings
+from components.example_gen.settings import CsvFormat, Settings
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.storage import bounds
 
@@ -166,7 +165,7 @@ def test_rows_are_read_without_tensorflow_or_tfx(write):
         "from components.example_gen.data_files import find_files;"
         "from components.example_gen.settings import Settings;"
         "from components.example_gen.rows import BadRows; import components.example_gen.labels;"
-        "import components.example_gen.filters, components.example_gen.splits, components.example_gen.whole_numbers;"
+        "import components.example_gen.splits, components.example_gen.splits, components.example_gen.whole_numbers;"
         f"files = find_files({str(write('id,x').parent)!r}, '*', 'csv', None).files;"
         "settings = Settings(columns={'id': 'token'});"
         "print([len(list(read_batches(file, 'csv', settings, BadRows()))) for file in files],"

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from components.checked_records import _checksum
+from components.artifact_files import _checksum
 from components.column_summary import COLUMNS_FACT, summaries_from_json
-from components.example_gen.parquet_rows import parquet_batches
+from components.example_gen.readers import parquet_batches
 from components.example_gen.rows import BadRows
 from components.example_gen.settings import Settings
 from components.example_gen.tfrecord_rows import tfrecord_batches

@@ -130,7 +130,7 @@ def test_files_of_two_kinds_are_one_error(ingest, tmp_path):
 
 
 def test_new_settings_are_another_data_of_a_run():
-    from components.example_gen.pieces import rows_digest
+    from components.example_gen.data_files import rows_digest
     from components.example_gen.settings import Settings
 
     other = {**SETTINGS, "histories": {**HISTORIES, "max_length": 4}}

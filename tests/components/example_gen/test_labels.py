@@ -7,15 +7,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from components.example_gen.arrays import normal
-from components.example_gen.filters import meets
-from components.example_gen.label_section import Label
 from components.example_gen.labels import label_values
-from components.example_gen.parquet_rows import typed_batch
+from components.example_gen.readers import typed_batch
 from components.example_gen.row_selection import RowFilter
-from components.example_gen.rows import BadRows
-from components.example_gen.settings import Settings
-from components.example_gen.splits import assign_splits
+from components.example_gen.rows import BadRows, normal
+from components.example_gen.settings import Label, Settings
+from components.example_gen.splits import assign_splits, meets
 from components.example_gen.tally import TooFewRowsError
 from embedding_core.errors import ConfigError, DataError
 

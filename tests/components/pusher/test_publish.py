@@ -15,8 +15,7 @@ import pytest
 from components.pusher import rollback
 from components.pusher.publish import keep_newest, publish, set_version_aside
 from components.pusher.rollback import roll_back
-from components.pusher.served import damage_of, find_published, served_versions
-from components.pusher.version_manifest import MANIFEST, verify_version
+from components.pusher.served import MANIFEST, damage_of, find_published, served_versions, verify_version
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.storage import remove_leftovers
 

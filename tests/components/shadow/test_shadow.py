@@ -5,8 +5,8 @@ import json
 import pytest
 from tfx.types import channel_utils, standard_artifacts
 
+from components.pusher.served import read_facts
 from components.pusher.trained_model import Sources, load_trained
-from components.pusher.version_manifest import read_facts
 from components.pusher.warmup import WARMUP
 from components.shadow import Shadow
 from components.shadow.executor import SHADOW_FILE, Executor

@@ -12,7 +12,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx.types import artifact_utils, standard_artifacts
 
 from components.artifacts import EmbeddingCheckpoint
-from components.spec_keys import DATA_FACT
+from components.component_spec import DATA_FACT
 from components.transform.executor import Executor
 from components.transform_graph import read_ranges
 from embedding_core.checkpoint.dense import write_dense
@@ -179,7 +179,7 @@ def typed_examples(tmp_path):
 def test_batches_are_those_of_tfxs_reader(typed_examples, tmp_path, columns):
     from tfx_bsl.tfxio.tf_example_record import TFExampleRecord
 
-    from components.transform.batched_examples import BatchedExamples
+    from components.transform.executor import BatchedExamples
 
     schema = schema_pb2.Schema(feature=[schema_pb2.Feature(name=name, type=kind) for name, kind in KINDS.items()])
     given = {"file_pattern": [typed_examples], "schema": schema, "telemetry_descriptors": ["test"]}
@@ -191,7 +191,7 @@ def test_batches_are_those_of_tfxs_reader(typed_examples, tmp_path, columns):
 
 
 def test_column_of_another_type_is_an_error(typed_examples, tmp_path):
-    from components.transform.batched_examples import BatchedExamples
+    from components.transform.executor import BatchedExamples
 
     schema = schema_pb2.Schema(feature=[schema_pb2.Feature(name="words", type=schema_pb2.FLOAT)])
     reader = BatchedExamples([typed_examples], schema=schema, telemetry_descriptors=["test"])

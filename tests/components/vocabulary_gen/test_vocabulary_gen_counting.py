@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from components.vocabulary_gen.counting import batch_counts, values_counter
 from components.vocabulary_gen.counting_plan import CountedFeature
-from embedding_core.columns.ids import TokenTable
-from embedding_core.columns.tokens import tokens_of
+from embedding_core.columns import TokenTable, tokens_of
 from embedding_core.config import ColumnConfig
 
 COLUMNS = [

@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 from embedding_core import update_rules
 from embedding_core.checkpoint import BundleReader, remap, table_shapes, verify, write_tables
-from embedding_core.checkpoint.row_order import reordered
-from embedding_core.checkpoint.row_sources import row_sources
-from embedding_core.checkpoint.token_rows import token_rows
+from embedding_core.checkpoint.remap import token_rows
+from embedding_core.checkpoint.row_sources import reordered, row_sources
 from embedding_core.config import EmbeddingConfig, FeatureConfig, InitializerConfig, TableConfig
 from embedding_core.errors import CheckpointError
 from embedding_core.optimizers import FTRL, SGD, Adagrad, Optimizer
+from embedding_core.training_config import RemapPolicy
 from embedding_core.vocabulary import Vocabulary
-from embedding_core.warm_start import RemapPolicy
 
 TOKENS = st.lists(st.binary(min_size=1, max_size=3).filter(lambda t: not set(t) & set(b"\n\r\0")), unique=True)
 

@@ -1,7 +1,7 @@
 import pytest
 import tensorflow as tf
 
-from embedding_core.columns.ids import TokenTable
+from embedding_core.columns import TokenTable
 from embedding_core.errors import VocabularyError
 
 

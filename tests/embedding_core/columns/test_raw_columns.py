@@ -7,7 +7,7 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"
 import pytest
 import tensorflow as tf
 
-from embedding_core.columns.raw_columns import MISSING, Columns
+from embedding_core.columns import MISSING, Columns
 from embedding_core.config import ColumnConfig
 
 COLUMNS = (

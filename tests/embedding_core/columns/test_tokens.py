@@ -6,7 +6,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embedding_core.columns.tokens import parse_spec, tokens_of
+from embedding_core.columns import parse_spec, tokens_of
 from embedding_core.config import ColumnConfig
 from embedding_core.errors import DataError
 from embedding_core.vocabulary import save_vocabulary, vocabulary_from_counts

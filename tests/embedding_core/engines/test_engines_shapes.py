@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from embedding_core import SGD
-from embedding_core.engines import TPUEmbedding, output_shapes, simulated_tpu
+from embedding_core.engines import TPUEmbedding, feeding, simulated_tpu
 from embedding_core.feature_specs import FeatureSpec
 
 tpu = tf.tpu.experimental.embedding
@@ -79,9 +79,9 @@ def test_input_of_unknown_batch_is_refused_before_build():
 )
 def test_input_of_a_wrong_rank_is_refused(value, message):
     with pytest.raises(ValueError, match=message):
-        output_shapes.input_shape(value, PLAIN)
+        feeding.input_shape(value, PLAIN)
 
 
 def test_sequence_has_its_length_in_its_shape():
-    assert output_shapes.input_shape(RAGGED, SEQUENCE) == [4, 3, None]
-    assert output_shapes.shapes_of_batch(4, [PLAIN, SEQUENCE]) == [[4], [4, 3]]
+    assert feeding.input_shape(RAGGED, SEQUENCE) == [4, 3, None]
+    assert feeding.shapes_of_batch(4, [PLAIN, SEQUENCE]) == [[4], [4, 3]]

@@ -11,7 +11,7 @@ from embedding_core.errors import ConfigError
 from embedding_core.optimizers import FTRL, SGD, Adagrad, AdagradMomentum, Adam
 from embedding_core.planning.topology import named_topology
 from embedding_core.preflight import PipelineStep, Step, preflight
-from embedding_core.preflight.topology_strategy import no_engine_yet, strategy_of_topology
+from embedding_core.preflight.trace import no_engine_yet, strategy_of_topology
 from embedding_core.training_config import TrainingConfig
 
 TRAINING = TrainingConfig(steps=10)

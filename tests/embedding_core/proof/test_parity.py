@@ -10,8 +10,7 @@ import pytest
 import tensorflow as tf
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
-from embedding_core.proof.edge_cases import edge_cases, read_rows
-from embedding_core.proof.parity import ParityReport, compare
+from embedding_core.proof.parity import ParityReport, compare, edge_cases, read_rows
 
 
 def test_texts_differ_by_infinity_or_not_at_all():

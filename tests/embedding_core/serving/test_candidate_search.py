@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from embedding_core.serving.candidate_search import ExactSearch, ListSearch
-from embedding_core.serving.inverted_lists import divide
+from embedding_core.serving.candidate_search import ExactSearch, ListSearch, divide
 
 
 def drawn(rows, seed=1, centers=20, dim=8):

@@ -15,7 +15,7 @@ from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, 
 from embedding_core.engines.host import HostEngine
 from embedding_core.errors import CheckpointError, ConfigError, NonfiniteError
 from embedding_core.serving import export_embeddings
-from embedding_core.serving.row_formats import rounded
+from embedding_core.serving.lookups import rounded
 from embedding_core.vocabulary import Vocabulary
 from pipelines.commands import cli
 

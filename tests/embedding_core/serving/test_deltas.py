@@ -14,20 +14,19 @@ import tensorflow as tf
 from embedding_core.delta_protocol import DeltaError
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.serving import DeltaExport
-from embedding_core.serving.delta import Delta
-from embedding_core.serving.delta_bytes import (
+from embedding_core.serving.delta import (
     DENSE,
     NUMBERS,
     TOKENS,
     VALUES,
+    Delta,
     TableContent,
     read_content,
     write_content,
 )
 from embedding_core.serving.delta_export import fixed_parts
 from embedding_core.serving.delta_graph import checksum
-from embedding_core.serving.loaded_version import LoadedVersion
-from embedding_core.serving.served_state import LAYOUT, Layout, read_state
+from embedding_core.serving.served_state import LAYOUT, Layout, LoadedVersion, read_state
 from embedding_core.varints import varints
 from tests.deltas.loading import request_of
 from tests.deltas.worlds import SECRET, World

@@ -9,16 +9,14 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from embedding_core.columns import MISSING_INT, DenseInputs
-from embedding_core.columns.ids import TokenTable
-from embedding_core.columns.tokens import parse_spec, tokens_of
+from embedding_core.columns import MISSING_INT, DenseInputs, TokenTable, parse_spec, tokens_of
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines.host import HostEngine
 from embedding_core.errors import CheckpointError, ConfigError, ParityError, VocabularyError
 from embedding_core.model_inputs import call_model, model_inputs
 from embedding_core.proof.parity import compare, score_signatures
 from embedding_core.serving import columns_of, export_model, named_inputs, table_blocks
-from embedding_core.serving.row_formats import rounded
+from embedding_core.serving.lookups import rounded
 
 TOKENS = {
     "words": [b"a", b"b", "žluť".encode(), b"a b"],

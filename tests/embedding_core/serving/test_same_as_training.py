@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from embedding_core import SGD
-from embedding_core.columns.tokens import MISSING_INT
+from embedding_core.columns import MISSING_INT
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine, TPUEmbedding, TPUEmbeddingV0, simulated_tpu
 from embedding_core.rows_dtype import ROWS_DTYPES
+from embedding_core.serving.lookups import rounded
 from embedding_core.serving.request_tensors import named_inputs
-from embedding_core.serving.row_formats import rounded
 from embedding_core.serving.serving_module import ServingModule
 from embedding_core.serving.signatures import embeddings_signature, raw_embeddings_signature
 from embedding_core.tasks import POSITIVE

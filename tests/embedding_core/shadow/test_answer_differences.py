@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
-from embedding_core.shadow.answer_differences import compare_answers
-from embedding_core.shadow.distributions import Distribution
+from embedding_core.shadow.answer_differences import Distribution, OutputTally, compare_answers
 from embedding_core.shadow.request_rows import Public, RequestRows
-from embedding_core.shadow.tallies import OutputTally
 
 INF = float("inf")
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from embedding_core.errors import CheckpointError, DataError
-from embedding_core.shadow.replay import replay, replay_on
+from embedding_core.shadow.replay import VersionProcess, replay, replay_on
 from embedding_core.shadow.request_rows import Public
-from embedding_core.shadow.version_process import VersionProcess
 from embedding_core.shadow_rules import ShadowRules
 from tests.embedding_core.shadow.small_versions import floats, request, save_version
 

@@ -7,10 +7,10 @@ import tensorflow as tf
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.tasks import POSITIVE
 from embedding_core.training import TrainingConfig, TrainingJob
-from embedding_core.training.candidate_counts import candidate_counts
 from embedding_core.training.device_choice import choose_placement
+from embedding_core.training.drawn_candidates import candidate_counts
+from embedding_core.training.encoded_rows import rows_folder
 from embedding_core.training.job import JobData
-from embedding_core.training.kept_rows import rows_folder
 from embedding_core.training.training_inputs import Inputs
 
 ROWS = [(["a", "b"], "a"), (["a"], "c"), (["b", "b"], "a"), ([], "unknown"), (["c"], "")]

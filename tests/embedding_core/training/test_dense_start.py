@@ -16,8 +16,8 @@ from embedding_core.optimizers import Adagrad
 from embedding_core.tasks import POSITIVE, Task
 from embedding_core.training import dense_start, train
 from embedding_core.training.dense_start import dense_inputs
+from embedding_core.training_config import DenseStart
 from embedding_core.vocabulary import Vocabulary
-from embedding_core.warm_start import DenseStart
 from tests.embedding_core.training.test_training import WORDS, job_in, state_of
 
 RANGES = {"number": {"column": "number", "log1p": False, "mean": 0.0, "deviation": 1.0, "limit": 100.0}}

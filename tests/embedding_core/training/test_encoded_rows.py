@@ -14,12 +14,10 @@ import tensorflow as tf
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import DataError, PreemptionError
 from embedding_core.training import EarlyStopping, Inputs, Negatives, train
-from embedding_core.training.data_errors import data_errors
 from embedding_core.training.device_choice import choose_placement
-from embedding_core.training.encoded_rows import RowFormat
+from embedding_core.training.encoded_rows import RowFormat, RowsFolder
 from embedding_core.training.job import JobData
-from embedding_core.training.kept_rows import RowsFolder
-from embedding_core.training.training_inputs import RowParser
+from embedding_core.training.training_inputs import RowParser, data_errors
 
 _spec = importlib.util.spec_from_file_location("training_cases", pathlib.Path(__file__).with_name("test_training.py"))
 cases = importlib.util.module_from_spec(_spec)

@@ -7,7 +7,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embedding_core.task_outputs import prediction_of
+from embedding_core.model_inputs import prediction_of
 from embedding_core.tasks import Task
 from embedding_core.training.eval_metrics import auc, task_figures
 

@@ -12,8 +12,8 @@ from embedding_core.engines import simulated_tpu
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.training import EarlyStopping, Negatives, train
 from embedding_core.training.device_choice import Placement
-from embedding_core.training.host_files import bound_to_one_process, files_by_host, refuse_local_paths
 from embedding_core.training.job import JobData
+from embedding_core.training.row_stream import bound_to_one_process, files_by_host, refuse_local_paths
 
 _spec = importlib.util.spec_from_file_location("training_cases", pathlib.Path(__file__).with_name("test_training.py"))
 cases = importlib.util.module_from_spec(_spec)

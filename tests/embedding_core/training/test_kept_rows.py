@@ -8,7 +8,7 @@ import pytest
 
 from embedding_core.storage import locked_folder
 from embedding_core.training import encoded_rows, train
-from embedding_core.training.kept_rows import rows_folder, rows_key
+from embedding_core.training.encoded_rows import rows_folder, rows_key
 
 _spec = importlib.util.spec_from_file_location("training_cases", pathlib.Path(__file__).with_name("test_training.py"))
 cases = importlib.util.module_from_spec(_spec)

@@ -5,7 +5,7 @@ import tensorflow as tf
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import ConfigError
 from embedding_core.training import Negatives
-from embedding_core.training.negatives import negative_sampler
+from embedding_core.training.drawn_candidates import negative_sampler
 
 CONFIG = EmbeddingConfig(
     tables=(

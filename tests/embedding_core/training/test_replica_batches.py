@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from embedding_core.training.replica_batches import padded, replica_batches
+from embedding_core.training.row_stream import padded, replica_batches
 from embedding_core.training.training_inputs import Batch
 
 

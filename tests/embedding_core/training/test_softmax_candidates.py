@@ -6,7 +6,7 @@ from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, 
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import SGD
 from embedding_core.tasks import Task
-from embedding_core.training.softmax_candidates import candidate_sampler
+from embedding_core.training.drawn_candidates import candidate_sampler
 from embedding_core.training.step import new_trainable
 from embedding_core.training.training_inputs import Batch
 from embedding_core.training_config import Softmax, Training, TrainingConfig

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from embedding_core.training.softmax_loss import Candidates, softmax_losses
+from embedding_core.training.step import Candidates, softmax_losses
 
 DRAW = np.random.default_rng(0)
 QUERIES = DRAW.normal(size=(5, 3)).astype(np.float32)

@@ -14,8 +14,8 @@ from embedding_core.planning.topology import Topology, named_topology
 from embedding_core.sparsecore import Ids, LimitCounter, slice_of, stacks_of
 from embedding_core.training import EarlyStopping, Negatives
 from embedding_core.training.device_choice import Placement, choose_placement
+from embedding_core.training.encoded_rows import RowsFolder
 from embedding_core.training.job import JobData
-from embedding_core.training.kept_rows import RowsFolder
 from embedding_core.training.sparse_core_limits import sparse_core_limits
 
 _spec = importlib.util.spec_from_file_location(

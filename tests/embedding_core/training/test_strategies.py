@@ -16,8 +16,8 @@ from embedding_core.planning.topology import named_topology
 from embedding_core.sparsecore import SparseCoreEmbeddingConfig
 from embedding_core.training import EarlyStopping, TrainingConfig, loop, train
 from embedding_core.training.device_choice import choose_placement
-from embedding_core.training.replicated_tables import keras_optimizers
 from embedding_core.training.sparse_core_limits import sparse_core_limits
+from embedding_core.training.step import keras_optimizers
 
 _spec = importlib.util.spec_from_file_location("training_cases", pathlib.Path(__file__).with_name("test_training.py"))
 cases = importlib.util.module_from_spec(_spec)

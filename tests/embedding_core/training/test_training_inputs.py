@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from embedding_core.columns.ids import TokenTable
-from embedding_core.columns.raw_columns import Columns
-from embedding_core.columns.tokens import MISSING_INT, tokens_of
+from embedding_core.columns import MISSING_INT, Columns, TokenTable, tokens_of
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.tasks import POSITIVE
 from embedding_core.training import Inputs

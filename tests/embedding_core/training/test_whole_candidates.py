@@ -6,9 +6,8 @@ import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import ConfigError
-from embedding_core.training.softmax_candidates import candidate_sampler
+from embedding_core.training.drawn_candidates import candidate_sampler, whole_candidates
 from embedding_core.training.training_inputs import Batch
-from embedding_core.training.whole_candidates import whole_candidates
 from embedding_core.training_config import Softmax
 
 CONFIG = EmbeddingConfig(

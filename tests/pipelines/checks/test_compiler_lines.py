@@ -6,7 +6,7 @@ from pyarrow import parquet
 
 import pipelines.examples
 from embedding_core.tpu_compiler import TpuCompiler
-from pipelines.checks.compiler_lines import compiler_lines
+from pipelines.checks.pipeline_preflight import compiler_lines
 from pipelines.commands import cli
 from pipelines.config import load_config
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from embedding_core.errors import ConfigError, DataError
-from pipelines.lineage.graph import upstream
-from pipelines.lineage.records import files_of, read_records
+from pipelines.lineage.graph import files_of, read_records, upstream
 from tests.pipelines.cluster.kfp_local import load_spec, run_compiled
 
 TAXI = Path(__file__).parents[3] / "pipelines" / "examples" / "taxi.yaml"

@@ -13,7 +13,7 @@ from embedding_core.errors import DataError, PreemptionError
 from embedding_core.tpu_compiler import TpuCompiler
 from pipelines.commands import cli, run_command
 from pipelines.config import load_config
-from pipelines.local import run_log
+from pipelines.local import run_display
 from tests.pipelines.commands.exit_code import exit_code
 
 pytestmark = pytest.mark.light
@@ -132,7 +132,7 @@ def test_debug_may_come_before_and_after_the_command(file, monkeypatch, capsys, 
 
 def _fails_in_a_captured_run(error):
     def run(config, **_):
-        with run_log.captured(config.work_dir):
+        with run_display.captured(config.work_dir):
             raise error
 
     return run

@@ -7,7 +7,7 @@ import pytest
 
 from components.example_gen.readers import read_batches
 from embedding_core.errors import ConfigError
-from pipelines.commands.core_commands import NEED_TFX
+from pipelines.commands.cli import NEED_TFX
 from tests.pipelines.commands.exit_code import exit_code
 
 pytestmark = pytest.mark.light

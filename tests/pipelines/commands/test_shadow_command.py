@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from pipelines.commands import cli
-from pipelines.commands.exit_codes import FINDINGS
+from pipelines.commands.shared_options import FINDINGS
 from tests.components.shadow.logs import predict_log, write_log
 from tests.embedding_core.shadow.small_versions import floats, save_version
 from tests.pipelines.commands.exit_code import exit_code

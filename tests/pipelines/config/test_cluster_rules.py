@@ -29,9 +29,9 @@ def test_a_mistake_in_beam_is_one_error(load, minimal, overrides, said):
 
 
 def test_dask_without_its_package_says_what_to_install(load, minimal, monkeypatch):
-    from pipelines.config import beam
+    from pipelines.config import pipeline_config
 
-    monkeypatch.setattr(beam, "is_installed", lambda _: False)
+    monkeypatch.setattr(pipeline_config, "is_installed", lambda _: False)
     with pytest.raises(ConfigError, match=r"distributed is missing: install tfx-embeddings\[dask\]"):
         load(minimal, *DASK)
 

@@ -4,13 +4,11 @@ import os
 
 import pytest
 
-from components.example_gen.formats import format_of
+from components.example_gen.settings import format_of
 from components.example_gen.spans import Spans
 from embedding_core.errors import ConfigError
 from pipelines.config import config_from_mapping
-from pipelines.config.data import Data
-from pipelines.config.files import data_files, data_location, missing_spans
-from pipelines.config.paths import resolve
+from pipelines.config.data import Data, data_files, data_location, missing_spans, resolve
 
 pytestmark = pytest.mark.light
 

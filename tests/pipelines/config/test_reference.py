@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from pipelines.commands.cli import app
 from pipelines.config import load_config
-from pipelines.config.json_schema import config_schema
+from pipelines.config.pipeline_config import config_schema
 from pipelines.config.yaml_text import parse_yaml
 
 ROOT = Path(__file__).parents[3]

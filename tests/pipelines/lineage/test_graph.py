@@ -9,8 +9,8 @@ from ml_metadata.proto import metadata_store_pb2 as mlmd
 from rich.console import Console
 
 from embedding_core.errors import DataError
+from pipelines.commands.lineage_command import lineage_tree
 from pipelines.lineage.graph import newest_artifact, open_store, outputs_of, read_graph, read_node, trace
-from pipelines.report.lineage_tree import lineage_tree
 
 pytestmark = pytest.mark.light
 

@@ -11,8 +11,8 @@ from components.pusher.publish import publish
 from components.pusher.rollback import roll_back
 from embedding_core.errors import ConfigError
 from pipelines.commands import cli, lineage_command
+from pipelines.lineage.ancestors import is_rolled_back, newest_first, pushes_of, record_rollbacks, with_rollbacks
 from pipelines.lineage.graph import newest_artifact, open_store, read_graph, trace
-from pipelines.lineage.rollbacks import is_rolled_back, newest_first, pushes_of, record_rollbacks, with_rollbacks
 
 CONFIG = "data: rows.csv\nlabel: label\nfeatures: {categorical: [item]}\n"
 
@@ -115,8 +115,8 @@ def test_lineage_names_the_copy_as_what_is_served(pipeline, capsys):
 def test_run_whose_version_was_rolled_back_does_not_push_it_again_unless_asked(pipeline, monkeypatch):
     from pipelines.config import load_config
     from pipelines.local import run_local
-    from pipelines.pipeline.previous_run import PreviousRun
-    from pipelines.report.node_run import NodeRun
+    from pipelines.pipeline.run_target import PreviousRun
+    from pipelines.report.run_report import NodeRun
 
     config = load_config(pipeline / "my.yaml")
     pushed = pushes_of(graph_of(pipeline))[200]

@@ -4,8 +4,8 @@ import pytest
 
 from embedding_core.errors import ConfigError
 from pipelines.config import load_config
-from pipelines.local.file_systems import check_file_systems
 from pipelines.local.run_local import run
+from pipelines.local.storage_errors import check_file_systems
 
 
 def configuration(folder, *overrides):

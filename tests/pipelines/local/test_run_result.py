@@ -13,7 +13,7 @@ CONFIG = "data: rows.csv\nlabel: label\nfeatures: {categorical: [item]}\n"
 
 def recorded(store, node, type_name, **facts):
     """Record an execution with one output; return it as a node run, and the id of the output."""
-    from pipelines.report.node_run import NodeRun
+    from pipelines.report.run_report import NodeRun
 
     artifact = mlmd.Artifact(type_id=store.put_artifact_type(mlmd.ArtifactType(name=type_name)))
     for key, value in facts.items():

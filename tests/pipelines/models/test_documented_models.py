@@ -18,7 +18,7 @@ from embedding_core.model_inputs import build_model, call_model, check_two_tower
 from embedding_core.tasks import Task
 from embedding_core.training import train
 from pipelines.config import config_from_mapping
-from pipelines.config.model import BUILT_IN_MODELS
+from pipelines.config.pipeline_config import BUILT_IN_MODELS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -9,11 +9,10 @@ from embedding_core.config import ColumnConfig, InitializerConfig
 from embedding_core.optimizers import DEFAULT_OPTIMIZER
 from embedding_core.planning.table_overrides import TableSettings
 from embedding_core.schema import Section
-from embedding_core.training_config import DEFAULT_EPOCHS
-from embedding_core.warm_start import DenseStart, RemapPolicy
+from embedding_core.training_config import DEFAULT_EPOCHS, DenseStart, RemapPolicy
 from pipelines.config import config_from_mapping, data_files
-from pipelines.config.columns import transform_columns
-from pipelines.config.model import Model
+from pipelines.config.column_rules import transform_columns
+from pipelines.config.pipeline_config import Model
 from pipelines.pipeline import component_inputs
 
 

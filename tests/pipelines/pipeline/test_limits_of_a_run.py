@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.config import load_config
-from pipelines.pipeline.previous_run import PreviousRun
+from pipelines.pipeline.run_target import PreviousRun
 
 pytestmark = pytest.mark.tfx
 TAXI = Path(__file__).parents[3] / "pipelines" / "examples" / "taxi.yaml"

@@ -6,14 +6,13 @@ import types
 
 import pytest
 
-from components.pusher.version_manifest import MANIFEST
+from components.pusher.served import MANIFEST
 from embedding_core.errors import ConfigError
 from embedding_core.storage import sealed_json
 from pipelines.lineage.graph import Execution, Node
 from pipelines.previous import find_previous_run
 from pipelines.previous.find_previous_run import choose_previous_run
-from pipelines.previous.finished_trainings import FinishedTrainings
-from pipelines.previous.references import AGAINST, BASE, BASELINE, START
+from pipelines.previous.finished_trainings import AGAINST, BASE, BASELINE, START, FinishedTrainings
 from pipelines.previous.repeated_data import Piece, RunData
 
 pytestmark = pytest.mark.tfx

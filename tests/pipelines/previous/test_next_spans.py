@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from components.example_gen.pieces import pieces_fact
+from components.example_gen.data_files import pieces_fact
 from embedding_core.errors import ConfigError
 from embedding_core.storage import file_digest
 from pipelines.config import load_config

@@ -7,7 +7,7 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from embedding_core.config import ColumnConfig
 from embedding_core.vocabulary import FeatureSummary, Vocabulary
-from pipelines.report.column_figures import column_figures, feature_figures, label_figures
+from pipelines.report.evaluation_results import column_figures, feature_figures, label_figures
 
 
 def statistics(**columns):

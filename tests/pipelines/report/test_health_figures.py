@@ -3,7 +3,7 @@
 import pytest
 
 from embedding_core.health import Health
-from pipelines.report.health_figures import health_charts, health_rows, health_trends
+from pipelines.report.charts import health_charts, health_rows, health_trends
 
 pytestmark = pytest.mark.light
 

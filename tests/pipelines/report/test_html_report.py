@@ -241,7 +241,7 @@ def test_repeats_show_the_figure_with_nothing_left_out(tmp_path):
 
 
 def test_note_counts_the_true_candidates_that_were_left_out():
-    from pipelines.report.gate_figures import retrieval_note
+    from pipelines.report.evaluation_results import retrieval_note
 
     retrieval = {
         "user": "user", "queries": 9, "positive_rows": 9, "is_sample": False, "candidates": 40, "feature": "item",
@@ -370,8 +370,8 @@ def test_tokens_with_a_line_break_are_a_line_of_the_data():
 
 @pytest.mark.tfx
 def test_a_run_from_the_cache_shows_the_baselines_of_the_report_of_its_version(tmp_path):
-    from pipelines.report.node_run import NodeRun
     from pipelines.report.run_figures import known_quality
+    from pipelines.report.run_report import NodeRun
 
     cached = [NodeRun(node=name, index=1, count=2, state="cached") for name in ("ExampleGen", "EmbeddingPusher")]
     report = dataclasses.replace(REPORT, quality_note="The baselines were made in this run, from the same features.")

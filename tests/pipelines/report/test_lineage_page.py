@@ -15,10 +15,8 @@ from embedding_core.errors import ConfigError, DataError
 from embedding_core.vocabulary import save_vocabulary, vocabulary_from_counts
 from pipelines.commands import cli
 from pipelines.lineage.ancestors import generations, lineages_of
-from pipelines.lineage.graph import downstream, upstream
-from pipelines.lineage.records import files_of, read_records
-from pipelines.report.lineage_figures import collect_page, find_token
-from pipelines.report.lineage_page import lineage_html, save_page
+from pipelines.lineage.graph import downstream, files_of, read_records, upstream
+from pipelines.report.lineage_page import collect_page, find_token, lineage_html, save_page
 
 pytestmark = pytest.mark.light
 

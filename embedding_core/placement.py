@@ -1,15 +1,193 @@
-"""Finds out which devices tables and lookups are really on, and what TensorFlow silently does there."""
+"""Reports the device that each table and each lookup is really on, and what TensorFlow does there silently."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TypeAlias
+import dataclasses
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
 from embedding_core.errors import ConfigError, Finding
-from embedding_core.placement.executed_graph import ExecutedCall, Node, run_once
-from embedding_core.placement.placement_report import Lookup, Placement, TablePlace
+from embedding_core.schema import Json
+
+# Defines the report on the devices of tables and lookups, in plain values and without TensorFlow.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TablePlace:
+    """The devices of one table.
+
+    Attributes:
+      name: name given by the caller.
+      devices: device of each copy; one if the table is not mirrored.
+      dtype: dtype of its values.
+      shape: rows and dim.
+      bytes: size of one copy.
+    """
+
+    name: str
+    devices: tuple[str, ...]
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lookup:
+    """The device of one lookup.
+
+    Attributes:
+      operation: type and name in the graph.
+      table: name of the table; None if it is unknown.
+      device: device that it ran on.
+      compiled: whether XLA compiled it.
+    """
+
+    operation: str
+    table: str | None
+    device: str
+    compiled: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Placement:
+    """The real devices of tables and lookups of one call.
+
+    Attributes:
+      tables: the tables given by the caller.
+      lookups: all lookups of the call.
+      silent: findings on what TensorFlow does silently, such as clamping ids.
+      for_gpu: what is missing for each table to be on a GPU; empty if it is on one.
+    """
+
+    tables: Sequence[TablePlace]
+    lookups: Sequence[Lookup]
+    silent: Sequence[Finding]
+    for_gpu: Mapping[str, Sequence[str]]
+
+    def to_json(self) -> Json:
+        """Return the report as a JSON object."""
+        return dataclasses.asdict(self)
+
+
+# Records the graph that TensorFlow actually ran: after placement, inlining and optimization, device by device.
+#
+# The record is made by `tf.summary.trace_on`. The devices requested in a traced graph are not reliable: a lookup runs
+# on the device of its table, and soft placement moves operations that a device does not support.
+
+
+class Node(NamedTuple):
+    """An operation of a graph, or of a function that it calls.
+
+    Attributes:
+      definition: NodeDef of the operation.
+      scope: name of the called function that contains it, or "" if it is in the graph itself.
+      compiled: whether it is inside a function that XLA compiles.
+    """
+
+    definition: tf.compat.v1.NodeDef
+    scope: str
+    compiled: bool
+
+    @property
+    def op(self) -> str:
+        """The operation's type."""
+        return str(self.definition.op)
+
+
+class ExecutedCall(NamedTuple):
+    """One call, as it was traced and as it ran.
+
+    Attributes:
+      traced: operations before placement, including those of called functions, by scope and name.
+      placed: operations as they ran, by name, without those inside functions that XLA compiled.
+      variables: handles of the captured variables, by the name of the `_Arg` operation in `placed` that receives it.
+    """
+
+    traced: Mapping[tuple[str, str], Node]
+    placed: Mapping[str, tf.compat.v1.NodeDef]
+    variables: Mapping[str, tf.Tensor]
+
+
+def run_once(function: Callable[..., object], *arguments: object) -> ExecutedCall:
+    """Trace a function, run it once, and record what ran on which device."""
+    mark = f"placement_{uuid.uuid4().hex}"
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def marked(*given: object) -> object:
+        with tf.name_scope(mark):
+            return tf.identity(0), function(*given)
+
+    graph = marked.get_concrete_function(*arguments).graph
+    placed = {
+        node.name: node
+        for partitions in _recorded(lambda: marked(*arguments))
+        if any(node.name.startswith(mark) for partition in partitions for node in partition.node)
+        for partition in partitions
+        for node in partition.node
+    }
+    captured = {inner.name.partition(":")[0]: outer for outer, inner in graph.captures}
+    arguments_by_index = {index: tensor.name.partition(":")[0] for index, tensor in enumerate(graph.inputs)}
+    variables = {
+        name: captured[arguments_by_index[node.attr["index"].i]]
+        for name, node in placed.items()
+        if node.op == "_Arg" and arguments_by_index.get(node.attr["index"].i) in captured
+    }
+    return ExecutedCall(_traced(graph.as_graph_def()), placed, variables)
+
+
+def _recorded(call: Callable[[], object]) -> Iterator[list[tf.compat.v1.GraphDef]]:
+    """Yield, for every function graph that ran during the call, its partitions (one per device)."""
+    with tempfile.TemporaryDirectory() as folder:
+        writer = tf.summary.create_file_writer(folder)
+        tf.summary.trace_on(graph=True, profiler=False)
+        try:
+            call()
+            with writer.as_default():
+                tf.summary.trace_export("placement", step=0)
+        finally:
+            tf.summary.trace_off()
+            writer.close()
+        for file in Path(folder).iterdir():
+            for record in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
+                for value in tf.compat.v1.Event.FromString(record).summary.value:
+                    metadata = tf.compat.v1.RunMetadata.FromString(value.tensor.string_val[0])
+                    yield from (list(graphs.partition_graphs) for graphs in metadata.function_graphs)
+
+
+def _traced(graph: tf.compat.v1.GraphDef) -> dict[tuple[str, str], Node]:
+    """Collect all operations, including those of called functions, and note whether XLA compiles them."""
+    functions = {function.signature.name: function for function in graph.library.function}
+    operations: dict[tuple[str, str], Node] = {}
+    waiting = [("", False, graph.node)]
+    seen: set[tuple[str, bool]] = set()
+    while waiting:
+        scope, compiled, nodes = waiting.pop()
+        if (scope, compiled) in seen:
+            continue
+        seen.add((scope, compiled))
+        for node in nodes:
+            inside = compiled or node.attr["_XlaMustCompile"].b
+            operations[scope, node.name] = Node(node, scope, compiled)
+            for name in _called(node):
+                if name in functions:
+                    must = inside or functions[name].attr["_XlaMustCompile"].b
+                    waiting.append((name, must, functions[name].node_def))
+    return operations
+
+
+def _called(node: tf.compat.v1.NodeDef) -> Iterator[str]:
+    for value in node.attr.values():
+        if value.WhichOneof("value") == "func":
+            yield value.func.name
+        yield from (function.name for function in value.list.func)
+
+
+# Finds out which devices tables and lookups are really on, and what TensorFlow silently does there.
 
 Table: TypeAlias = tf.Variable | tf.distribute.DistributedValues
 Handles: TypeAlias = list[tuple[str, tf.Tensor]]
@@ -54,7 +232,9 @@ def placement_of(
         *_clamped(lookups),
         *_float_ids(call),
     ]
-    return Placement(tables=places, lookups=lookups, silent=silent, for_gpu={one.name: _lacks(one) for one in places})
+    return Placement(
+        tables=places, lookups=lookups, silent=silent, for_gpu={place.name: _lacks(place) for place in places}
+    )
 
 
 def _copies(table: Table) -> tuple[tf.Variable, ...]:
@@ -108,26 +288,26 @@ def _source(edge: str) -> str:
 
 
 def _of_tables(places: list[TablePlace], expect: str | None) -> Iterator[Finding]:
-    for one in places:
-        elsewhere = [device for device in one.devices if expect is not None and not _is_on(device, expect)]
+    for place in places:
+        elsewhere = [device for device in place.devices if expect is not None and not _is_on(device, expect)]
         if elsewhere:
             yield Finding(
                 kind="device",
-                what=f"table {one.name!r} is on {elsewhere[0]}, not on {expect}",
+                what=f"table {place.name!r} is on {elsewhere[0]}, not on {expect}",
                 rule="TensorFlow uses another device if one does not exist or cannot hold a variable (soft placement)",
-                remedy="tf.config.set_soft_device_placement(False) makes it an error; " + "; ".join(_lacks(one)),
+                remedy="tf.config.set_soft_device_placement(False) makes it an error; " + "; ".join(_lacks(place)),
             )
-        if len(one.devices) > 1:
+        if len(place.devices) > 1:
             yield Finding(
                 kind="copies",
-                what=f"table {one.name!r} has {len(one.devices)} copies of {one.bytes:,} bytes",
+                what=f"table {place.name!r} has {len(place.devices)} copies of {place.bytes:,} bytes",
                 rule="a variable made in a strategy's scope is mirrored on every replica and updated on each of them",
                 remedy="make large tables outside the scope, or use an embedding engine, which shards them",
             )
-        if tf.as_dtype(one.dtype) not in _WITH_GRADIENT:
+        if tf.as_dtype(place.dtype) not in _WITH_GRADIENT:
             yield Finding(
                 kind="no gradient",
-                what=f"table {one.name!r} has dtype {one.dtype}",
+                what=f"table {place.name!r} has dtype {place.dtype}",
                 rule="its lookup has no gradient: the tape returns None, and the table is not trained",
                 remedy="make it float32 (or bfloat16, float16, float64)",
             )
@@ -141,8 +321,8 @@ def _is_on(device: str, expect: str) -> bool:
 
 def _whole_tables(call: ExecutedCall, handles: Handles, places: list[TablePlace]) -> Iterator[Finding]:
     """Find lookups that run on another device than their table."""
-    devices = {one.name: one.devices for one in places}
-    sizes = {one.name: one.bytes for one in places}
+    devices = {place.name: place.devices for place in places}
+    sizes = {place.name: place.bytes for place in places}
     for node in call.placed.values():
         table = _table_of(call, node, handles) if node.op in _LOOKUPS else None
         if table is not None and node.device not in devices[table]:
@@ -155,13 +335,13 @@ def _whole_tables(call: ExecutedCall, handles: Handles, places: list[TablePlace]
 
 
 def _clamped(lookups: list[Lookup]) -> Iterator[Finding]:
-    for one in lookups:
-        if one.compiled:
+    for lookup in lookups:
+        if lookup.compiled:
             yield Finding(
                 kind="clamped ids",
-                what=f"lookup {one.operation} is compiled by XLA",
+                what=f"lookup {lookup.operation} is compiled by XLA",
                 rule="there an id out of range is not an error: it gets the first or the last row (on a GPU zeros)",
-                remedy="check ids outside jit_compile, with embedding_core.columns.ids or tf.debugging.assert_less",
+                remedy="check ids outside jit_compile, with embedding_core.columns or tf.debugging.assert_less",
             )
 
 
