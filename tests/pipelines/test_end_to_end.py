@@ -362,7 +362,7 @@ def test_same_data_comes_from_the_cache_and_is_said_to_be_trained_on(runs, warm_
     work_dir = Path(runs[0].push.destination).parents[1]
     _, retry = run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}", *WARM]))
     assert set(states(retry).values()) == {"cached"}
-    assert retry.push == warm_run.push
+    assert retry.push == dataclasses.replace(warm_run.push, from_cache=True)
     version = warm_run.push.version
     words = f"version {version} was trained on it; nothing was left to do; version {version} is served."
     assert retry.notes[-1].endswith(words)

@@ -4,7 +4,7 @@ import json
 import os
 from types import SimpleNamespace
 
-from pipelines.local.work_dir import remove_old_reports
+from pipelines.local.following import remove_old_reports
 
 
 def test_the_newest_reports_and_those_of_the_newest_version_stay(tmp_path):

@@ -16,10 +16,10 @@ pytestmark = pytest.mark.light
 START = """
 import logging, os, subprocess, sys
 from pipelines.console.quiet import silence
-from pipelines.local import run_log
+from pipelines.local.run_display import captured
 silence()
 print("before")
-with run_log.captured(".") as screen:
+with captured(".") as screen:
     print("progress", file=screen, flush=True)
     if "noise" in sys.argv:
         print("python prints")
