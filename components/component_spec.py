@@ -87,6 +87,8 @@ DATA_FACT = "data"
 """A JSON object on Examples that our ExampleGen wrote; see `components.example_gen.data_files.pieces_fact`."""
 
 
+# Builds the specs of components; a key has the same artifact type in every spec, as an input or an output.
+
 Spec = TypeVar("Spec", bound=ComponentSpec)
 
 _ARTIFACT_TYPES: Mapping[str, type[types.Artifact]] = {

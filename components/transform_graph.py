@@ -100,6 +100,8 @@ def _node_and_output(tensor: str) -> tuple[str, int]:
     return name, int(rest[-1]) if rest else 0
 
 
+# Finds the numeric inputs: outputs of Transform with the raw columns that they need, or columns of the schema.
+
 Spec: TypeAlias = Mapping[str, Any]
 """How columns are parsed: by column name, a class of `tf.io` such as `FixedLenFeature`."""
 Range: TypeAlias = Mapping[str, Any]

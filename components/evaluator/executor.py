@@ -73,6 +73,9 @@ def _write_records(path: str, records: Iterable[bytes]) -> None:
             writer.write(record)
 
 
+# The executor of Evaluator: scores the eval split, computes the metrics by slice, and writes them as TFMA does.
+
+
 class Executor(ComponentExecutor, base_executor.BaseExecutor):
     """Evaluates the eval split in one pass; ranking metrics take further passes."""
 

@@ -224,6 +224,8 @@ class ExportedRanking:
                     mine[name].set(measured, self._queries, self._slices, suffix)
 
 
+# Adds up batches of scored rows by slice, and derives the values of the metrics as TFMA does.
+
 _Quantities: TypeAlias = Callable[[ModelScores], list[Numbers]]
 
 _BUCKETS = 10_000

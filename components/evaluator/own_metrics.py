@@ -112,6 +112,8 @@ def _add(sums: dict[int, tuple[float, float]], bucket: int, positive: float, neg
     sums[bucket] = before[0] + positive, before[1] + negative
 
 
+# Defines metrics that TFMA lacks or computes wrongly: means over rows, areas, and metrics of users and rankings.
+
 _Losses: TypeAlias = Callable[[Any, Any], npt.NDArray[np.float64]]
 _FIVE = 5
 _LEAST = float(np.finfo(np.float64).eps)

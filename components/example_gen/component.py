@@ -63,6 +63,9 @@ class Driver(FileBasedDriver):
         return resolved
 
 
+# The ExampleGen component.
+
+
 class ExampleGenSpec(FileBasedExampleGenSpec):
     """Parameters and outputs of TFX's file-based ExampleGen, with a format and settings instead of `custom_config`."""
 

@@ -187,6 +187,8 @@ def check_made(path: str, present: Sequence[str], made: Sequence[str]) -> None:
         )
 
 
+# Finds the files of the data, and assigns them to workers. TFX is loaded for remote files only.
+
 # Bytes of text or records that one worker takes at a time, and the assumed unpacked bytes per packed byte.
 _GROUP_BYTES = 64 << 20
 _UNPACKED = {".gz": 6, ".bz2": 6, ".xz": 6, ".zst": 6, ".parquet": 4}

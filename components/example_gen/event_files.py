@@ -116,6 +116,8 @@ def _as_lists(chunk: pa.Array, kind: pa.DataType) -> pa.Array:
     return pa.LargeListArray.from_arrays(pa.array(ends, pa.int64()), _cast(values, kind))
 
 
+# Partitions events by user, in files: a part holds all events of its users, and fits into memory.
+
 _CHUNK_BYTES = 64 << 20  # of Arrow tables that one worker holds before it writes them
 _PART_BYTES = 64 << 20  # of text or records, unpacked; a part's tables and examples take several times that
 _GROUP_ROWS = 1 << 40  # more than any group of files has

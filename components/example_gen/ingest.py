@@ -72,6 +72,9 @@ class Shards:
         self._names[split].append(name)
 
 
+# Reads one group of files and writes their rows as shards of examples: the work of one worker.
+
+
 def ingest(files: Sequence[str], group: int, data_format: str, settings: Settings, folder: str) -> Tally:
     """Read files, and write their rows as shards of examples into the folder.
 

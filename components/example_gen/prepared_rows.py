@@ -198,6 +198,9 @@ def _time(value: Value, decimal: str) -> tuple[int, float, bool]:
     return math.floor(amount), amount - math.floor(amount), False
 
 
+# Reads rows and prepares them for examples: filters, splits and converts them, and sets bad rows aside.
+
+
 class Rows(NamedTuple):
     """Rows that become examples.
 

@@ -454,6 +454,8 @@ def _column_contents(columns: Mapping[str, pa.Array], index: npt.NDArray[np.int6
     return examples({name: plain(column) for name, column in taken.items()})
 
 
+# Reads the rows of one file of any known format as batches.
+
 DATA_FORMATS: tuple[str, ...] = get_args(DataFormat)
 
 

@@ -373,6 +373,8 @@ def _is_text_encoding(name: str) -> bool:
     return True
 
 
+# Declares the settings of ExampleGen: columns, filters, split and label. Imports neither TFX nor TensorFlow.
+
 Rate = Annotated[float, Field(ge=0, lt=1), FROM_NUMPY, Rule("a number from 0 (none) to below 1")]
 _ONLY_IF_SET = ("seed", "allow_empty", "passthrough", "private", "histories", "other_labels")
 _SINGLE = "label"  # name of the label of a configuration that has one

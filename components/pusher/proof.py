@@ -113,6 +113,8 @@ def _named(trained: Trained, tower: str, rows: Sequence[bytes]) -> tuple[dict[st
     return named_inputs(columns, rows)
 
 
+# Proves before a push that the model to be published agrees with training, and with the evaluated model.
+
 _SERVED, _VECTORS, _RAW, _ROUNDED = "serving_default", "embeddings", "raw", "rounded"
 _REAL = "rows of the split: what is served is what was trained"
 

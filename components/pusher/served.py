@@ -147,6 +147,9 @@ def verify_version(folder: StrPath) -> Json:
     return manifest
 
 
+# Lists, reads and verifies served versions, local or in an object store; finds one whose push was not recorded.
+
+
 @dataclasses.dataclass(frozen=True)
 class Publication:
     """A published version: its number, its path and the digest of its content; and the number of the delta pushed.

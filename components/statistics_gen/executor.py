@@ -118,6 +118,8 @@ def _correct(feature: statistics_pb2.FeatureNameStatistics, summary: ColumnSumma
         statistics.mean = summary.total / summary.values
 
 
+# The executor of StatisticsGen: TFX's own, or statistics of a sample with exact counts.
+
 _FILE = "FeatureStats.pb"
 _SAMPLE_RATES = "sample_rate_by_split"
 

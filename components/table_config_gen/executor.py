@@ -74,6 +74,8 @@ def limits_of_training(
     return sparse_core_limits(job, topology, previous=previous["stacks"] if previous else None)
 
 
+# The executor of TableConfigGen: glue between artifacts and `embedding_core.planning.planner`.
+
 _NONE = TableSettings()
 _PLAN_FILE = "plan.json"
 _DIGESTS_FILE = "vocabularies.json"

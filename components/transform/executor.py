@@ -122,6 +122,8 @@ def _lists(values: npt.NDArray[Any], splits: npt.NDArray[np.int64], column: pa.F
     return pa.LargeListArray.from_arrays(starts, pa.array(values, column.type.value_type))
 
 
+# The executor of Transform: analyses the train split with TensorFlow Transform, and writes its graph.
+
 _SPLIT = "train"
 _NAME = ["Transform"]
 _DENSE = "dense"

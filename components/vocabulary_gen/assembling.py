@@ -99,6 +99,9 @@ def make_vocabulary(
     return make(tokens, counts, min_count=rule.min_count, max_size=rule.max_size, private=private, features=features)
 
 
+# Assembles vocabularies from the messages of all workers, and raises errors that only the data as a whole shows.
+
+
 def assemble_vocabulary(plan: CountingPlan, name: str, messages: Iterable[bytes]) -> Vocabulary:
     """Make one vocabulary from the messages of all sources, in any order, and from the base if there is one.
 

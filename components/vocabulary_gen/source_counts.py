@@ -87,6 +87,8 @@ def read_counts(message: bytes) -> Part:
     return token, count.to_numpy()
 
 
+# Gathers what one worker counts, and sends it as messages to be merged by vocabulary.
+
 TOKENS, FACTS = b"T", b"F"
 """First byte of a message: T for an Arrow message of counts, F for facts in JSON."""
 

@@ -124,6 +124,8 @@ def _uniform(keys: npt.NDArray[np.uint64], columns: int) -> npt.NDArray[np.float
     return uniform
 
 
+# Remaps an embedding checkpoint to other vocabularies: every row, and its slots, move with its token.
+
 REPORT = "remap.json"
 
 

@@ -127,6 +127,8 @@ def _full_names(reader: BundleReader) -> dict[str, str]:
     return {each.checkpoint_key: each.full_name for each in attributes if each.full_name}
 
 
+# Reads tables that SparseCores hold stacked, as TensorFlow's `TPUEmbeddingV2` saves them, and stacks tables for it.
+
 _LAYOUTS = f"{LAYOUTS}{VALUE}"
 
 

@@ -292,6 +292,9 @@ def _place_of(layout: SparseCoreTableLayout) -> StackedTable:
     )
 
 
+# Checks the inputs of one chip, and sorts them by the stacks of tables that its SparseCores look up.
+
+
 class StackFeeder:
     """Sorts the ids of a chip by stack.
 

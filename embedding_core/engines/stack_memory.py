@@ -191,6 +191,8 @@ def _rows_by_chip(initializer: Callable[..., tf.Tensor], place: Place, slice_: S
     return tf.gather(tf.concat(blocks, 0), places)[:, : place.dim]
 
 
+# Emulates the memory of SparseCores, with lookup and update: one variable per stack of tables and per slot.
+
 ChipIds: TypeAlias = Mapping[str, StackIds]
 """The entries of one chip, by name of the stack."""
 

@@ -50,6 +50,8 @@ class Health(Section):
     max_unseen_move: PositiveNumber | None = 0.25
 
 
+# Applies the bounds of the section `health` to the figures of a table.
+
 _LEAST_ROWS = 3
 _TRAINING = "check the learning rate, the data of this run and what it starts from"
 _RESTORE = "check that the tables were restored whole and for these vocabularies, and train again from the last push"

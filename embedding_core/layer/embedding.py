@@ -150,6 +150,8 @@ def _refused(owner: str) -> tf.Tensor:
         return tf.identity(tf.zeros([1]))
 
 
+# Defines `TPUEmbedding`, a Keras layer that looks up and trains embedding tables under any strategy.
+
 _HELPER = "tpu_embedding_helper_dummy"
 
 

@@ -109,6 +109,9 @@ class KerasTables(Engine):
         return {table.key: self._variables[table.name]["parameters"] for table in self._model.tables}
 
 
+# Chooses the engine of a layer by the strategy in force.
+
+
 def on_tpu(strategy: tf.distribute.Strategy) -> bool:
     """Whether a strategy runs on a TPU, real or simulated."""
     return isinstance(strategy, SimulatedTPUStrategy) or is_real_tpu(strategy)

@@ -69,6 +69,8 @@ def operation_of(name: str, traced: Traced) -> tf.Operation | None:
     return None
 
 
+# Compiles the traced program of a core with XLA:TPU, and compares its memory with the plan.
+
 _NAMED = re.compile(r'(?:op_name=|error: |fused\[)"([^"]+)"')  # by XLA, or by MLIR
 VERBS = {
     "refused": "the TPU compiler refuses it",

@@ -96,6 +96,8 @@ def _moments(vectors: Vectors, order: Places, starts: Places) -> tuple[Vectors, 
     return means, variances
 
 
+# Finds the candidates with the largest dot products with queries, among all candidates or given ones.
+
 _SPREAD = 2.0
 """How many standard deviations above its mean score a list is expected to reach."""
 _IN_PARALLEL = 8

@@ -137,6 +137,8 @@ def _parts(content: bytes, sizes: Any) -> Iterator[bytes]:
         yield content[end - size : end]
 
 
+# Finds what changed between two states of a served model: the content of a delta.
+
 _SHOWN = 3
 
 

@@ -220,6 +220,8 @@ def _finite(values: tf.Tensor) -> tf.Tensor:
     return tf.reduce_all(tf.math.is_finite(values)) if values.dtype.is_floating else tf.constant(True)
 
 
+# Builds the part of an exported model that takes deltas: the signature `apply_delta`, and requests that see one state.
+
 _BUCKETS = 2**63 - 1
 _HASHES = 4
 _PATIENCE = 10.0  # seconds that a request waits for a writer

@@ -100,6 +100,9 @@ def rounded(rows: Floats, dtype: RowsDtype) -> Floats:
     return values
 
 
+# Looks up all features of an exported model together, in few operations, with the results of `lookup.combine`.
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rows:
     """The location of a table's rows in a block.

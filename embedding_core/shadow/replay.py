@@ -167,6 +167,8 @@ class VersionProcess:
         self._stderr.close()
 
 
+# Replays requests on two versions in turns, and compares what they answer.
+
 _MOST_REFUSALS = 20
 _REPORT_EVERY = 100
 

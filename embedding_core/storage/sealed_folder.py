@@ -101,6 +101,9 @@ def folder_digests(folder: StrPath) -> dict[str, FileDigest]:
     return {name: file_digest(os.path.join(folder, name)) for name in file_names_below(folder)}
 
 
+# Seals a folder with a manifest: a JSON object with the size and sha256 of every file, and a digest of itself.
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SealedFolder:
     """One kind of sealed folder: the path and keys of its manifest, and the texts of its error messages.

@@ -79,6 +79,8 @@ def free_name(path: str) -> str:
     return free
 
 
+# Writes a folder whole or not at all.
+
 _TEMPORARY = re.compile(r"\..+\.tmp-[0-9a-f]{32}\Z")
 
 

@@ -153,6 +153,8 @@ def _write(writer: tf.summary.SummaryWriter, step: int, result: Evaluation) -> N
             tf.summary.scalar(f"metrics/{name}", value)
 
 
+# Runs the training loop: steps, evaluations, early stopping, checkpoints, resume.
+
 _log = logging.getLogger(__name__)
 
 Progress: TypeAlias = Callable[[int, int, str], None]

@@ -42,6 +42,8 @@ def split_filters(fraction: float) -> tuple[Keep, Keep]:
     return lambda serialized: ~held_back(serialized), held_back
 
 
+# Reads rows in an order that seed and step determine, so that a resumed run continues in the same order.
+
 _ALTERNATING = 4  # files; determines the order of rows, so it must not depend on the machine
 _FILTERED = 256  # records that are filtered in one call
 

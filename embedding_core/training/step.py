@@ -128,6 +128,9 @@ def softmax_losses(
     return tf.reduce_logsumexp(tf.concat([of_own[:, tf.newaxis], negatives], 1), 1) - of_own
 
 
+# Trains many steps in one call of a tf.function, and predicts for evaluations.
+
+
 class StepsDone(NamedTuple):
     """Losses and counts of some training steps.
 

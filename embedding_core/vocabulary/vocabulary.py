@@ -172,6 +172,8 @@ def read_tokens(file: BinaryIO) -> tuple[pa.Array, str]:
     return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers), digest.hexdigest()
 
 
+# Defines a vocabulary: the tokens that the rows of a table belong to, with their counts and a digest.
+
 _UNREPRESENTABLE = (b"\n", b"\r", b"\0")
 
 

@@ -198,6 +198,9 @@ def _stack(name: str, found: Json) -> Iterator[str]:
         yield f"    {', '.join(names)} of the optimizer of {table}: jax-tpu-embedding does not have it"
 
 
+# Checks the tables, model and training step of a pipeline for a TPU, without one.
+
+
 def check(
     config: PipelineConfig,
     *,

@@ -78,6 +78,8 @@ class InstalledCommands(TyperGroup):
         return super().get_command(ctx, cmd_name)
 
 
+# Defines the command line, `tfx-embeddings`. Heavy packages are imported only by the commands that need them.
+
 app = typer.Typer(
     name="tfx-embeddings",
     cls=InstalledCommands,

@@ -75,6 +75,9 @@ def transform_columns(config: PipelineConfig, *, serving: bool = False) -> tuple
     return tuple(sorted({column for _, column, _ in _transform_uses(config)} - not_served))
 
 
+# Checks how features, row filters, slices and the split use the columns of the data.
+
+
 def _lists_are_in_the_data(config: PipelineConfig) -> Mistakes:
     if not _is_csv(config.data):
         return

@@ -224,6 +224,9 @@ def _expanded(tp: Any, value: Any) -> Any:
     return value
 
 
+# Loads a file, or plain values, as a checked `PipelineConfig`; reports all mistakes at once, one line each.
+
+
 class NoDataYetError(ConfigError):
     """The only mistake of a configuration is that no span of `data.path` has a file.
 

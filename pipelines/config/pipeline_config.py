@@ -213,6 +213,9 @@ class Model(Section):
         return BUILT_IN_MODELS.get(self.name, self.name)
 
 
+# Defines the whole configuration of a pipeline: one class that names every section.
+
+
 class PipelineConfig(Section):
     """Configuration of one pipeline. `load_config` and `config_from_mapping` make and check it; its paths are absolute.
 

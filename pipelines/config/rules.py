@@ -118,6 +118,8 @@ CLUSTER_RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]]
 """Rules with the sections that each reads."""
 
 
+# Checks the rules that involve several sections. A rule runs only if the sections that it reads have no mistakes.
+
 RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = [
     *CLUSTER_RULES,
     *COLUMN_RULES,

@@ -178,6 +178,8 @@ def _copies(destination: str) -> list[_Copy]:
     return copies
 
 
+# Follows warm starts back to the pushed models that a model descends from, and reads the figures of each.
+
 Lineage: TypeAlias = Mapping[int, Node]
 
 

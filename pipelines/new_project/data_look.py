@@ -130,6 +130,9 @@ def _split(lines: Iterable[str], delimiter: str) -> list[list[str]]:
     return [row for row in csv.reader((line.replace(delimiter, sign) for line in lines), delimiter=sign) if row]
 
 
+# Looks at the first rows of the user's data with ExampleGen's readers.
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataLook:
     """What the first rows hold.

@@ -47,6 +47,8 @@ def _holds_no_password(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("ConnectionConfig")
 
 
+# Describes the machine or cluster that a pipeline runs on: everything that differs between a laptop and a cluster.
+
 NO_CONTAINER = "--sdk_container_image=none"
 """Keeps TFX from packaging itself for workers (42 MB in the temporary folder, for each component), as it does unless an
 argument names a container image."""

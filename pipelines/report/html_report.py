@@ -76,6 +76,8 @@ def _name(item: Figures, index: int) -> str:
     return next((value for value in item.values() if isinstance(value, str)), str(index))
 
 
+# Renders the report of a run as one self-contained HTML file, and saves it with the same figures as JSON.
+
 _CURVES = {"loss": "loss", "auc": "AUC"}
 
 

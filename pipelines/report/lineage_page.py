@@ -238,6 +238,8 @@ def _metrics(nodes: Mapping[int, Node], before: Mapping[int, Node]) -> dict[str,
     return {name: (now.get(name), then.get(name)) for name in _MODEL_FIGURES if now.get(name) is not None}
 
 
+# Renders a lineage as one HTML file: a drawing with a box per artifact, and the details of each artifact.
+
 _BOX, _GAP, _STEP, _LINE = (180, 46), 18, 224, 1.4
 _COLOURS = {
     "PushedModel": "#067647",
