@@ -16,8 +16,7 @@ from embedding_core.storage import read_json
 from pipelines.commands.shared_options import Override
 from pipelines.console.terminal import PLAIN, SafeConsole, echo
 from pipelines.local.work_dir import REPORTS
-from pipelines.report.html_report import flatten
-from pipelines.report.run_report import Figures
+from pipelines.report.run_report import Figures, flatten
 
 _DROPPED = (
     "curves",

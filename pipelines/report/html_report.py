@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
 
 import jinja2
 
 from embedding_core.health import Health
 from embedding_core.storage import free_name
 from pipelines.report.charts import health_charts, health_rows, line_chart
-from pipelines.report.run_report import Figures, Report
+from pipelines.report.run_report import Figures, Report, flatten
 from pipelines.report.shadow_page import shadow_html
 
 # Shows what each stage of a profiled run used.
@@ -48,32 +46,6 @@ def _row(stage: Figures) -> dict[str, str]:
 
 def _megabytes(size: float | None) -> str:
     return "-" if size is None else f"{size / 1e6:,.1f}"
-
-
-# Flattens nested figures and settings to dotted keys.
-
-
-def flatten(value: Any, key: str = "", *, with_lists: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield every value with its dotted key; empty mappings count as values.
-
-    Args:
-      value: a mapping, or a value in one.
-      key: the key of the value; "" for the whole mapping.
-      with_lists: whether the entries of a list of mappings get keys too, made of their names; else lists are values.
-    """
-    if isinstance(value, Mapping) and value:
-        for name, item in value.items():
-            yield from flatten(item, f"{key}.{name}" if key else str(name), with_lists=with_lists)
-    elif with_lists and isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
-        for index, item in enumerate(value):
-            yield from flatten(item, f"{key}.{_name(item, index)}", with_lists=True)
-    else:
-        yield key, value
-
-
-def _name(item: Figures, index: int) -> str:
-    """Return the name of an entry of a list: its first text, if it has one."""
-    return next((value for value in item.values() if isinstance(value, str)), str(index))
 
 
 # Renders the report of a run as one self-contained HTML file, and saves it with the same figures as JSON.
