@@ -20,6 +20,7 @@ import scipy.sparse
 import tensorflow as tf
 from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 from sklearn.metrics import log_loss, mean_absolute_error, mean_poisson_deviance, mean_squared_error, roc_auc_score
+from threadpoolctl import threadpool_limits
 
 from components.evaluator.own_metrics import are_most_probable, class_log_losses
 from embedding_core.tasks import Task, prediction_name, retrieval_index
@@ -107,11 +108,13 @@ def compare_with_baselines(
     held_out = _read(inputs, parse, eval_files, _scorer(model_folder, inputs.tasks))
     train = _read(inputs, parse, train_files, None)
     scores = []
-    for at, task in enumerate(inputs.tasks):
-        label = task.name if len(inputs.tasks) > 1 else ""
-        compare = _compared_classes if task.is_binary or task.is_multiclass else _compared_errors
-        of_task = (part.of(inputs.tasks, at) for part in (train, held_out))
-        scores += [dataclasses.replace(one, label=label) for one in compare(task, *of_task)]
+    # The solver multiplies many short vectors: BLAS threads wait for each other 20 times as long as they compute.
+    with threadpool_limits(1, user_api="blas"):
+        for at, task in enumerate(inputs.tasks):
+            label = task.name if len(inputs.tasks) > 1 else ""
+            compare = _compared_classes if task.is_binary or task.is_multiclass else _compared_errors
+            of_task = (part.of(inputs.tasks, at) for part in (train, held_out))
+            scores += [dataclasses.replace(score, label=label) for score in compare(task, *of_task)]
     at = retrieval_index(inputs.tasks)
     seen = None
     if candidate is not None and not _has_both_classes(train.of(inputs.tasks, at)):
