@@ -4,7 +4,7 @@
 """
 
 from embedding_core.health.judgement import Finding, Health, bound_of, judge_table
-from embedding_core.health.measured_table import measure_table
+from embedding_core.health.row_scan import measure_table
 from embedding_core.health.table_figures import HEALTH_FILE, TableFigures
 from embedding_core.health.table_source import Block, Earlier, TableFacts, TableReader
 

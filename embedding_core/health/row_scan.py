@@ -1,4 +1,4 @@
-"""Computes the figures of a table that one pass over its rows gives."""
+"""Measures the health of one table in one pass over its rows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from embedding_core.health.table_figures import Counts, Flagged, Mask
-from embedding_core.health.table_source import Block, TableFacts
+from embedding_core.health.table_figures import Counts, Flagged, Mask, TableFigures
+from embedding_core.health.table_source import Block, TableFacts, TableReader
 
 Floats = npt.NDArray[np.float64]
 
@@ -166,3 +166,25 @@ def _hashes(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.uint64]:
             hashes = (hashes ^ column) * _MIX[0]
             hashes = (hashes ^ (hashes >> np.uint64(29))) * _MIX[1]
     return hashes
+
+
+def measure_table(reader: TableReader) -> TableFigures:
+    """Measure a table in one pass over its rows and those of the previous push, if there was one.
+
+    Args:
+      reader: reads the table.
+    """
+    facts = reader.facts
+    scan = RowScan(facts)
+    for block in reader.blocks():
+        scan.add(block)
+    figures = [figure for figure in scan.figures() if not (facts.zeros and figure[0] == "zero")]
+    return TableFigures(
+        table=facts.name,
+        rows=facts.rows,
+        dim=facts.dim,
+        has_base=facts.sources is not None,
+        values={name: value for name, value, _ in figures},
+        curves=scan.curves(),
+        examples={name: rows for name, value, rows in figures if rows and value > 0},
+    )

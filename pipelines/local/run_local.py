@@ -138,13 +138,14 @@ def run(
       Exception: any other error of a component.
     """
     with storage_errors_as_one(config):
-        result, report = _run(config, again, changed, console, RunProfile() if profile else None, keep_transform)
-    if not printed:
-        return result, report
-    if report is None:
-        print_outcome(result)
-    else:
-        print_report(report, os.path.join(config.work_dir, "report", "report.html"))
+        result, made = _run(config, again, changed, console, RunProfile() if profile else None, keep_transform)
+    if made is None:
+        if printed:
+            print_outcome(result)
+        return result, None
+    report, saved = made
+    if printed:
+        print_report(report, saved)
     return result, report
 
 
@@ -155,7 +156,8 @@ def _run(
     console: Console | None,
     profile: RunProfile | None,
     keep_transform: bool,
-) -> tuple[RunResult, Report | None]:
+) -> tuple[RunResult, tuple[Report, str] | None]:
+    """Run the pipeline; return what it did, and the report with the path of its page, if it could be made."""
     stage: Stage = contextlib.nullcontext if profile is None else profile.stage
     check_file_systems(config)
     data_files(config.data)  # a missing file is an error before anything is written
@@ -185,16 +187,13 @@ def _run(
                 report = collect_report(config, nodes, pushed, result, changed, reports)
             used = () if profile is None else [dataclasses.asdict(stage) for stage in profile.stages]
             report = dataclasses.replace(report, notes=notes, profile=used)
-            save_report(report, os.path.join(config.work_dir, "report"), reports)
+            saved = save_report(report, os.path.join(config.work_dir, "report"), reports)
         except Exception as error:  # whatever it is, it does not change what the run did
             traceback.print_exc()  # into the log
-            display.say(f"warning: the report of this run could not be made: {type(error).__name__}: {_line_of(error)}")
+            line = " ".join(str(error).split())
+            display.say(f"warning: the report of this run could not be made: {type(error).__name__}: {line}")
             return result, None
-    return result, report
-
-
-def _line_of(error: Exception) -> str:
-    return " ".join(str(error).split())
+    return result, (report, saved)
 
 
 def _found_by_workers(config: PipelineConfig) -> contextlib.AbstractContextManager[None]:
