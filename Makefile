@@ -26,7 +26,7 @@ PYTHONS = PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd:)"
 PYTHON = $(or $(shell for version in $(PYTHON_VERSIONS); do $(PYTHONS) $(UV) python find --no-python-downloads \
     $$version 2> /dev/null && break; done),$(lastword $(PYTHON_VERSIONS)))
 
-.PHONY: help venv tpu-compiler sparsecore-compiler lock check format test test-core test-tfx test-fast test-matrix test-today today interchange test-wheel release-check docs pages notebook contract tpu-tests tpu-tests-compiler tf-tests sparsecore-judge tfrs-tests tasks layer-values demo online-retail daily pictures daily-kills freshness months reference golden kfp-local shared-metadata image-check faults deltas bench clean
+.PHONY: help venv tpu-compiler sparsecore-compiler lock check format test test-core test-tfx test-fast test-matrix test-today today interchange test-wheel release-check docs pages notebook contract tpu-tests tpu-tests-compiler tf-tests sparsecore-judge tfrs-tests tasks layer-values removable demo online-retail daily pictures daily-kills freshness months reference golden kfp-local shared-metadata image-check faults deltas bench clean
 .PHONY: servers servers-environment kube-api-server kube-check kube-schemas
 
 # First line of a target that reads the data of Online Retail.
@@ -237,6 +237,9 @@ tasks: venv ## the other kinds of labels, TFRS's tutorials, leaderboards on made
 
 layer-values: venv ## the Keras layer trained 20 steps under every strategy: the same numbers
 	$(BIN)/pytest tests/embedding_core/layer
+
+removable: venv ## take each optional room away in a copy, and run the checks, the fast tests and the demo there; ROOMS="deltas shadow"
+	$(BIN)/python tests/removable.py $(ROOMS)
 
 demo: venv ## the whole pipeline on the Chicago taxi trips, ending with a report
 	$(BIN)/tfx-embeddings run pipelines/examples/taxi.yaml --set work_dir=$(CURDIR)/runs/taxi

@@ -29,6 +29,7 @@ from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, Pyd
 from typing_extensions import Self
 
 from embedding_core.errors import ConfigError, nearest
+from embedding_core.rooms import MISSING, room_of
 
 Json: TypeAlias = dict[str, Any]
 """A JSON object."""
@@ -329,7 +330,9 @@ def _text(cls: type[Section], error: Any) -> str:
     if kind == "missing":
         return "is missing: it has no default; add it."
     if kind == "extra_forbidden":
-        return f"is not a known key: {nearest(error['loc'][-1], cls.keys())}"
+        room = room_of(error["loc"][-1])
+        remedy = nearest(error["loc"][-1], cls.keys()) if room is None else MISSING.format(room)
+        return f"is not a known key: {remedy}"
     if kind == "value_error":
         return f"is {value!r}: {error['ctx']['error']}"
     if kind in ("model_type", "model_attributes_type"):

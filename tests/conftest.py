@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from embedding_core.rooms import is_installed
 from pipelines.console.quiet import load_tensorflow, silence
 
 TESTS = Path(__file__).parent
@@ -120,6 +121,10 @@ def start_tensorflow(*, lean):
 
 
 def pytest_collection_modifyitems(config, items):
+    for item in items:
+        for marker in item.iter_markers("room"):
+            if not is_installed(*marker.args):
+                item.add_marker(pytest.mark.skip(reason=f"the optional room {marker.args[0]} is not installed"))
     places = {name: place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: places.get(file_of(item), len(places)))
     if config.option.share and not all(map(runs_in_both, items)):

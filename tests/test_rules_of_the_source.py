@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import tomli
 
+from embedding_core.rooms import ROOMS
+
 pytestmark = pytest.mark.light
 
 ROOT = Path(__file__).parents[1]
@@ -34,6 +36,10 @@ def imported(tree):
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def ours(tree):
+    return [module for module in imported(tree) if module.split(".")[0] in PACKAGES]
 
 
 def test_no_private_tensorflow_is_imported():
@@ -164,13 +170,19 @@ def test_floors_that_the_docs_name_are_those_of_the_contract():
 
 def test_wings_that_the_docs_name_are_those_of_the_contract():
     page = (ROOT / "docs" / "architecture.md").read_text()
-    drawn = re.search(r"\n\n    commands (?:.+\n)+", page)[0]
+    drawn = re.search(r"\n\n    new_project (?:.+\n)+", page)[0]
     assert floors(drawn.split(">")) == floors(contract("the wings of pipelines")["layers"])
 
 
 def test_every_component_is_in_the_contract_of_their_independence():
     folders = {f"components.{path.parent.name}" for path in (ROOT / "components").glob("*/component.py")}
     assert set(contract("components never import each other")["modules"]) == folders
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_an_optional_room_is_imported_by_itself_alone(room):
+    outside = [(name, tree) for name, tree in trees() if Path(name).parts[1] != room]
+    assert [name for name, tree in outside if any(room in module.split(".")[1:2] for module in ours(tree))] == []
 
 
 def test_no_function_is_longer_than_80_lines():
@@ -187,7 +199,8 @@ def test_no_function_is_longer_than_80_lines():
 def test_files_whose_tests_start_first_exist():
     from tests import conftest
 
-    assert [name for name in conftest.LONGEST_FIRST if not (ROOT / "tests" / name).is_file()] == []
+    missing = [name for name in conftest.LONGEST_FIRST if not (ROOT / "tests" / name).is_file()]
+    assert [name for name in missing if not any(room in name.split("/") for room in ROOMS)] == []
 
 
 def test_light_files_load_no_tensorflow():
@@ -201,8 +214,9 @@ def test_light_files_load_no_tensorflow():
 
 
 def test_no_two_files_have_one_name():
-    """Exceptions are `__init__.py`, and the `component.py` and `executor.py` of each component."""
-    names = [path.name for path in FILES if path.name not in {"__init__.py", "component.py", "executor.py"}]
+    """Exceptions are `__init__.py`, the `component.py` and `executor.py` of each component, and the hooks of rooms."""
+    twins = {"__init__.py", "component.py", "executor.py"}
+    names = [path.name for path in FILES if path.name not in twins and path.parent.name not in ROOMS]
     assert {name for name in names if names.count(name) > 1} == set()
 
 

@@ -13,11 +13,11 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from components.installed import INSTALL_TFX, is_installed, require_package
+from embedding_core.rooms import hooks
 from pipelines.commands import (
     checkpoint_command,
     compare_command,
     delta_command,
-    init_command,
     metadata_command,
     plan_command,
     run_command,
@@ -114,7 +114,6 @@ def _entry(
     run_display.to_screen(debug)
 
 
-init_command.register(app)
 run_command.register(app)
 
 
@@ -277,6 +276,8 @@ delta_command.register(app)
 compare_command.register(app)
 plan_command.register(app)
 shadow_command.register(app)
+for _room in hooks("pipelines", "command"):
+    _room.register(app)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Defines the commands about serving: `verify`, `parity`, `rollback`, `keep-last`, `triton` and `export-embeddings`."""
+"""Defines the commands about serving: `verify`, `parity`, `rollback`, `keep-last` and `export-embeddings`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ def register(app: typer.Typer) -> None:
     app.command()(parity)
     app.command()(rollback)
     app.command(name="keep-last")(keep_last)
-    app.command()(triton)
     app.command(name="export-embeddings")(export)
 
 
@@ -121,20 +120,6 @@ def keep_last(
 
     removed = keep_newest(base, count)
     echo(f"removed {len(removed)}: {', '.join(map(str, removed)) or 'nothing'}")
-
-
-def triton(
-    base: _Base,
-    signature: Annotated[str, typer.Option(metavar="NAME", help="The signature to answer.")] = "serving_default",
-    backends: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Triton's backends, to which the backend of versions is added.")
-    ] = None,
-) -> None:
-    """Make BASE a model of Triton Inference Server, which then serves the newest version below it."""
-    load_tensorflow()
-    from components.pusher.triton_model import write_triton_model
-
-    echo(f"wrote {write_triton_model(base, signature, backends)}")
 
 
 def export(

@@ -8,7 +8,6 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -200,7 +199,7 @@ _TEXTS = (".ipynb", ".md", ".py", ".yaml")
 
 def template_folder() -> Path:
     """Return the folder of the template, for `tfx template copy --model`."""
-    return Path(str(resources.files("pipelines"))) / "templates" / "project"
+    return Path(__file__).parent / "template"
 
 
 def write_project(folder: Path, data: str | None, label: str | None) -> DataCheck | None:

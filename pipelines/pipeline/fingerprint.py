@@ -12,6 +12,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
+from embedding_core.rooms import ROOMS, hooks
 from pipelines.config import PipelineConfig
 from pipelines.config.user_modules import source_file
 
@@ -37,7 +38,8 @@ def code_fingerprint(config: PipelineConfig, component: str) -> str:
 def loaded_files(modules: Iterable[str], python_path: str) -> set[str]:
     """Return the files of modules, and of those of our packages that they import, also inside of functions.
 
-    The sources are parsed, not imported. A text that is the name of one of our modules counts as an import of it.
+    The sources are parsed, not imported. A text that is the name of one of our modules counts as an import of it, and
+    `hooks` as an import of the modules that it gives.
 
     Args:
       modules: dotted names; those that have no source file are skipped.
@@ -81,6 +83,9 @@ def _names_in(node: ast.AST, package: str) -> list[str]:
         base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
         module = ".".join([*base, *([node.module] if node.module else [])])
         return [module, *(f"{module}.{alias.name}" for alias in node.names)]
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == hooks.__name__:
+        of, hook = map(ast.literal_eval, node.args)
+        return [f"{of}.{room}.{hook}" for room in ROOMS]
     # `components/__init__.py` names the folders of all components, and loads only the one that is asked for.
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and package != "components":
         return [node.value, node.value.rpartition(".")[0]] if node.value.startswith(_DOTTED) else []

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 from code_blocks import block_with
 
-from components.pusher.triton_model import write_triton_model
+from components.triton.triton_model import write_triton_model
 from tests.servers.campaign import Models, ask_while_versions_change
 from tests.servers.real_servers import NEEDS_SERVERS, PYTHON, answers, backends, triton
 

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from components.pusher.publish import publish
-from components.pusher.triton_model import write_triton_model
+from components.triton.triton_model import write_triton_model
 from embedding_core.errors import ConfigError
 
 

@@ -1,0 +1,64 @@
+"""Finds the optional rooms that are installed: folders that the rest of the project works without.
+
+A room has a folder of its name in each package that it needs, and nothing outside imports it. It enters through hooks:
+modules with fixed names, such as `command` in `pipelines/<room>`, which the rest of the project asks for with `hooks`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+_Class = TypeVar("_Class", bound=type)
+
+ROOMS: Mapping[str, tuple[str, ...]] = {"new_project": (), "triton": ()}
+"""The keys of the YAML file that belong to each room. `make removable` takes away one room after the other."""
+
+MISSING = "it belongs to the optional part {!r}, which is not installed; install the whole of tfx-embeddings."
+_PACKAGES = ("embedding_core", "components", "pipelines")
+
+
+def hooks(package: str, name: str) -> list[Any]:
+    """Import the modules `<package>.<room>.<name>` of the rooms that are installed and have one.
+
+    Both arguments must be written out: the fingerprint of a component's code finds these modules by the call.
+    """
+    return [importlib.import_module(f"{package}.{room}.{name}") for room in ROOMS if _exists(package, room, name)]
+
+
+def _exists(*names: str) -> bool:
+    """Tell whether a module exists, without importing more than the packages that it is in."""
+    return all(importlib.util.find_spec(".".join(names[:depth])) for depth in range(2, len(names) + 1))
+
+
+def is_installed(room: str) -> bool:
+    """Tell whether the folders of a room are here."""
+    return any(_exists(package, room) for package in _PACKAGES)
+
+
+def room_of(key: str) -> str | None:
+    """Name the room that is not installed and has a key of this name; None if there is none."""
+    owners = [room for room, keys in ROOMS.items() if key in {name.rpartition(".")[2] for name in keys}]
+    return next((room for room in owners if not is_installed(room)), None)
+
+
+def with_keys(section: str, *rooms: list[Any]) -> Callable[[_Class], _Class]:
+    """Add the rooms' keys to a section of the configuration, a subclass of `embedding_core.schema.Section`.
+
+    Args:
+      section: path of the section in the YAML file, such as "push"; "" for the whole file.
+      *rooms: what `hooks` gives for modules with a mapping `KEYS`: the path of a section, to a subclass of `Section`
+        with the keys that the room adds to it.
+
+    Returns:
+      A decorator of the section. An instance is one of the room's class too, by which the room's code reads its keys.
+    """
+    added = tuple(module.KEYS[section] for modules in rooms for module in modules if section in module.KEYS)
+
+    def extend(own: _Class) -> _Class:
+        names = ("__module__", "__qualname__", "__doc__")
+        return type(own)(own.__name__, (*added, own), {name: getattr(own, name) for name in names}) if added else own
+
+    return extend

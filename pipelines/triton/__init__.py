@@ -1,0 +1,1 @@
+"""Room of Triton: the command `triton`."""
