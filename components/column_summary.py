@@ -50,8 +50,8 @@ class ColumnSummary:
         self.fewest = min(self.fewest, other.fewest) if self.rows else other.fewest
         self.most = max(self.most, other.most)
         self.only = other.only if self.only in (None, other.only) else ""
-        self.smallest = min((one for one in (self.smallest, other.smallest) if one is not None), default=None)
-        self.largest = max((one for one in (self.largest, other.largest) if one is not None), default=None)
+        self.smallest = min((value for value in (self.smallest, other.smallest) if value is not None), default=None)
+        self.largest = max((value for value in (self.largest, other.largest) if value is not None), default=None)
         self.rows += other.rows
         self.values += other.values
         self.total += other.total
@@ -81,7 +81,8 @@ def summaries_to_json(rows: Mapping[str, int], summaries: Summaries) -> str:
       summaries: the columns of each split.
     """
     columns = {
-        split: {name: one.to_json() for name, one in sorted(named.items())} for split, named in summaries.items()
+        split: {name: summary.to_json() for name, summary in sorted(named.items())}
+        for split, named in summaries.items()
     }
     return json.dumps({"rows": dict(rows), "columns": columns})
 
@@ -94,4 +95,6 @@ def summaries_from_json(text: str) -> tuple[Mapping[str, int], Summaries]:
 
 def summaries_of_json(columns: Mapping[str, Mapping[str, Json]]) -> dict[str, dict[str, ColumnSummary]]:
     """Make the summaries by split and column from their fields."""
-    return {split: {name: ColumnSummary(**one) for name, one in named.items()} for split, named in columns.items()}
+    return {
+        split: {name: ColumnSummary(**fields) for name, fields in named.items()} for split, named in columns.items()
+    }

@@ -92,7 +92,9 @@ class CheckedLauncher(Launcher):
         self._before_publication = before_publication
 
     def _run_executor(self, execution_info: Any) -> Any:
-        inputs = {one.id: one.mlmd_artifact for each in execution_info.input_dict.values() for one in each}
+        inputs = {
+            artifact.id: artifact.mlmd_artifact for each in execution_info.input_dict.values() for artifact in each
+        }
         self._before_run(inputs.values())
         return super()._run_executor(execution_info)
 

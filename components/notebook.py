@@ -113,8 +113,8 @@ def _checkpoint(artifact: Any) -> Page:
 def _model_run(artifact: Any) -> Page:
     history: Json = read_json(os.path.join(artifact.uri, "history.json"))
     yield "evaluations while training"
-    names = list(dict.fromkeys(name for one in history["evals"] for name in one))
-    yield from _table(names, _texts([[one.get(name) for name in names] for one in history["evals"]]))
+    names = list(dict.fromkeys(name for evaluation in history["evals"] for name in evaluation))
+    yield from _table(names, _texts([[evaluation.get(name) for name in names] for evaluation in history["evals"]]))
 
 
 def _blessing(artifact: Any) -> Page:
@@ -134,8 +134,15 @@ def _pushed(artifact: Any) -> Page:
         f"training: the largest difference is {proof['max_abs']:g}."
     )
     rows = [
-        (name, one["rows"], one["max_abs"], one["mean_abs"], one["tolerance"], "yes" if one["within"] else "no")
-        for name, one in sorted(proof["differences"].items())
+        (
+            name,
+            difference["rows"],
+            difference["max_abs"],
+            difference["mean_abs"],
+            difference["tolerance"],
+            "yes" if difference["within"] else "no",
+        )
+        for name, difference in sorted(proof["differences"].items())
     ]
     head = ("compared", "rows", "largest difference", "mean difference", "tolerance", "within")
     yield from _table(head, _texts(rows))

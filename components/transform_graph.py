@@ -34,7 +34,7 @@ def needed_arguments(function: tf.types.experimental.ConcreteFunction) -> dict[s
       function: function that returns a dictionary; its arguments are numbered as `tf.nest.flatten` orders them.
     """
     graph = function.graph.as_graph_def()
-    walk = _Walk({one.signature.name: one for one in graph.library.function})
+    walk = _Walk({definition.signature.name: definition for definition in graph.library.function})
     captured = len(function.captured_inputs)
     arguments = function.inputs[: len(function.inputs) - captured]
     numbers = {tensor.op.name: number for number, tensor in enumerate(arguments)}

@@ -366,7 +366,9 @@ class Columns:
         Raises:
           ConfigError: two columns would have the same input name.
         """
-        read = sorted((column for column in categorical if not column.after_transform), key=lambda one: one.multivalent)
+        read = sorted(
+            (column for column in categorical if not column.after_transform), key=lambda column: column.multivalent
+        )
         self._categorical = {column.name: column for column in read}  # if multivalent for one feature, then for all
         self._dense = dict(dense)
         self._spec = parse_spec(read)

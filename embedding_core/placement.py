@@ -271,7 +271,7 @@ def _compiled_lookups(call: ExecutedCall) -> Iterator[Lookup]:
 
 def _table_of(call: ExecutedCall, node: tf.compat.v1.NodeDef | None, handles: Handles) -> str | None:
     """Find the table that the rows come from: follow the first input back to the variable that the call captured."""
-    sent = {one.attr["tensor_name"].s: one for one in call.placed.values() if one.op == "_Send"}
+    sent = {node.attr["tensor_name"].s: node for node in call.placed.values() if node.op == "_Send"}
     while node is not None and node.op != "_Arg":
         if node.op == "_Recv":
             node = sent.get(node.attr["tensor_name"].s)

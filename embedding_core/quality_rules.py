@@ -18,7 +18,7 @@ GATE_METRICS = ("Recall@10", "Recall@50")
 """The metrics that QualityGate measures for every retrieval model."""
 NOTHING_LEFT_OUT = ", nothing left out"
 """What follows the name of a ranking metric in results of Evaluator, if seen candidates stay in the ranking."""
-RANKING_RULE = f"{', '.join(f'{one}@K' for one in MEASURES)}, with a whole number K from 1 to {LARGEST_K}"
+RANKING_RULE = f"{', '.join(f'{measure}@K' for measure in MEASURES)}, with a whole number K from 1 to {LARGEST_K}"
 HIGHER_IS_BETTER = ("AUC", "CategoricalAccuracy")
 """The main metrics that grow as a model gets better; see `main_metric`."""
 _OTHER_NAMES = {"hit": "HitRate", "hits": "HitRate", "hr": "HitRate", "hitratio": "HitRate"}
@@ -61,7 +61,7 @@ def meant_ranking_metric(name: str) -> str | None:
     """Return the name of a ranking metric that was probably meant, such as "HitRate@10" for "hr@10"."""
     measure, _, k = name.replace(" ", "").partition("@")
     folded = "".join(filter(str.isalpha, measure)).casefold()
-    known = {one.casefold(): one for one in MEASURES} | _OTHER_NAMES
+    known = {name.casefold(): name for name in MEASURES} | _OTHER_NAMES
     meant = f"{known.get(folded, '')}@{k}"
     return meant if ranking_metric(meant) else None
 

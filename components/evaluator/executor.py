@@ -97,7 +97,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
         groups = SliceGroups(config)
         files = files_below(execution.split_folders(keys.EXAMPLES, "eval"))
         first = next((name for spec in config.metrics_specs for name in spec.output_names), "")
-        scorers = {name: Scorer(*one, first) for name, one in folders.items()}
+        scorers = {name: Scorer(*folder, first) for name, folder in folders.items()}
         settings = RankingSettings.from_mapping(execution.json(keys.RANKING) or {})
         rows = 0
         for batch in scored_batches(files, scorers, _users(values, settings, files)):

@@ -295,7 +295,9 @@ def _histogram() -> _Buckets:
 
     def output(combiner: Combiner, buckets: Positions, sums: Numbers) -> Metrics:
         entries = zip(buckets.tolist(), sums.tolist(), strict=True)
-        made: Metrics = combiner.extract_output({one: tfma_parts.bucket(one, *values) for one, values in entries})
+        made: Metrics = combiner.extract_output(
+            {number: tfma_parts.bucket(number, *values) for number, values in entries}
+        )
         return made
 
     return _Buckets(bucket_of, _BUCKETS + 2, _means, output)
@@ -374,7 +376,10 @@ class _Confusion:
             sums.add(scores, rows, slices)
 
     def of_slice(self, combiner: Combiner, number: int) -> Metrics:
-        entries = {one: tfma_parts.confusion(*sums.of_slice(None, number)["cells"]) for one, sums in self._sums.items()}
+        entries = {
+            threshold: tfma_parts.confusion(*sums.of_slice(None, number)["cells"])
+            for threshold, sums in self._sums.items()
+        }
         output: Metrics = combiner.extract_output(entries)
         return output
 
@@ -419,7 +424,9 @@ class MetricValues:
         computations = tfma_parts.computations_of(config)
         self._derived = [computation for computation in computations if tfma_parts.is_derived(computation)]
         base = [computation for computation in computations if not tfma_parts.is_derived(computation)]
-        self._totals = [(one.combiner, one.keys[0], _total_of(one.combiner)) for one in base]
+        self._totals = [
+            (computation.combiner, computation.keys[0], _total_of(computation.combiner)) for computation in base
+        ]
 
     @property
     def rankings(self) -> dict[tuple[str, str], RankingSums]:

@@ -144,13 +144,15 @@ def scored_batches(
     try:
         for serialized in open_records(list(files)).batch(_BATCH).prefetch(1):
             scores = {
-                (name, output): one for name, scorer in scorers.items() for output, one in scorer(serialized).items()
+                (name, output): score
+                for name, scorer in scorers.items()
+                for output, score in scorer(serialized).items()
             }
             _check(scores, rows)
             scores = with_rows_of_all_models(scores)
             if users is not None:
                 numbers = numbering.add(users(serialized))
-                scores = {key: dataclasses.replace(one, user=numbers) for key, one in scores.items()}
+                scores = {key: dataclasses.replace(score, user=numbers) for key, score in scores.items()}
             yield ScoredBatch(serialized.numpy(), scores)
             rows += len(serialized)
     except tf.errors.OpError as error:
@@ -175,18 +177,18 @@ def with_rows_of_all_models(scores: Mapping[tuple[str, str], ModelScores]) -> di
             continue  # copies of many rows and classes
         weight = np.maximum.reduce([scores[key].weight for key in keys])
         for key in keys:
-            one = scores[key]
-            label = np.where(known > one.known, float(one.prediction.shape[1]), one.label)
-            prediction = np.pad(one.prediction, ((0, 0), (0, 1)))
-            made[key] = dataclasses.replace(one, label=label, prediction=prediction, weight=weight, known=known)
+            score = scores[key]
+            label = np.where(known > score.known, float(score.prediction.shape[1]), score.label)
+            prediction = np.pad(score.prediction, ((0, 0), (0, 1)))
+            made[key] = dataclasses.replace(score, label=label, prediction=prediction, weight=weight, known=known)
     return made
 
 
 def _check(scores: Mapping[tuple[str, str], ModelScores], rows: int) -> None:
-    for (name, _), one in scores.items():
-        finite = np.isfinite(one.prediction).reshape(len(one.prediction), -1)
+    for (name, _), score in scores.items():
+        finite = np.isfinite(score.prediction).reshape(len(score.prediction), -1)
         if not finite.all():
             row = rows + int(np.argmin(finite.all(axis=1)))
-            value = float(one.prediction.reshape(finite.shape)[row - rows][np.argmin(finite[row - rows])])
+            value = float(score.prediction.reshape(finite.shape)[row - rows][np.argmin(finite[row - rows])])
             which = f"model {name!r}" if name else "the model"
             raise DataError(f"{which} predicts {value!r} for row {row} of the eval split: a prediction must be finite.")

@@ -83,8 +83,8 @@ class AreaCombiner(beam.CombineFn):
     def add_input(self, accumulator: dict[int, tuple[float, float]], element: Any) -> dict[int, tuple[float, float]]:
         """Add a row."""
         for label, prediction, weight in self._rows(element):
-            one, total = float(np.sum(label)), float(np.sum(weight))
-            _add(accumulator, int(bucket_of(prediction).item()), one * total, (1 - one) * total)
+            positive, total = float(np.sum(label)), float(np.sum(weight))
+            _add(accumulator, int(bucket_of(prediction).item()), positive * total, (1 - positive) * total)
         return accumulator
 
     def merge_accumulators(

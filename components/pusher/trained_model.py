@@ -82,7 +82,9 @@ class Trained:
         ids = tf.range(table.vocabulary_size - table.oov_rows, dtype=tf.int64)
         parts = tf.data.Dataset.from_tensor_slices(ids[:, tf.newaxis]).batch(_CANDIDATES)
         ragged = ({feature: tf.RaggedTensor.from_tensor(part)} for part in parts)
-        return np.concatenate([self.model.candidate_vectors(self.engine.lookup(one)).numpy() for one in ragged])
+        return np.concatenate(
+            [self.model.candidate_vectors(self.engine.lookup(features)).numpy() for features in ragged]
+        )
 
     def is_served_as_evaluated(self, dtypes: Mapping[str, RowsDtype], top_k: TopK, deltas: DeltaExport | None) -> bool:
         """Return whether `export` would write the model that the trainer exported and the Evaluator judged.

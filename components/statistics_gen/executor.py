@@ -81,7 +81,7 @@ def add_empty_columns(path: str, rows: int, columns: Mapping[str, ColumnSummary]
     with fileio.open(path, "rb") as file:
         found = statistics_pb2.DatasetFeatureStatisticsList.FromString(file.read())
     (dataset,) = found.datasets
-    empty = {name: one for name, one in columns.items() if not one.rows}
+    empty = {name: column for name, column in columns.items() if not column.rows}
     if not empty.keys() - {".".join(feature.path.step) for feature in dataset.features}:
         return
     for name, feature in features_of(dataset, empty).items():

@@ -101,7 +101,7 @@ class TableConfigGen(base_component.BaseComponent):
             TableConfigGenSpec,
             vocabularies=vocabularies,
             features=json.dumps([_with_vocabulary(feature) for feature in features]),
-            tables=json.dumps({name: one.to_mapping() for name, one in (tables or {}).items()}),
+            tables=json.dumps({name: table.to_mapping() for name, table in (tables or {}).items()}),
             topology=topology,
             earlier_checkpoint=earlier_checkpoint,
             examples=examples,

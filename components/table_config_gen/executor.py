@@ -120,7 +120,7 @@ def _with_dims_of(
     if overrides.get(ALL_TABLES, _NONE).dim is not None:
         return overrides
     given = {name: overrides.get(name, _NONE) for name in dims}
-    return {**overrides, **{name: one.replace(dim=one.dim or dims[name]) for name, one in given.items()}}
+    return {**overrides, **{name: table.replace(dim=table.dim or dims[name]) for name, table in given.items()}}
 
 
 def _check_fits(report: Json) -> None:
@@ -165,6 +165,7 @@ def _write(
 def _summary(limits: Json) -> Json:
     """Return what the lineage shows: the method, and the limits and drift of each stack."""
     stacks = {
-        one["stack"]: [one["max_ids_per_partition"], one["max_unique_ids_per_partition"]] for one in limits["stacks"]
+        stack["stack"]: [stack["max_ids_per_partition"], stack["max_unique_ids_per_partition"]]
+        for stack in limits["stacks"]
     }
     return {key: limits[key] for key in ("method", "batches", "batches_drawn", "drift")} | {"limits": stacks}

@@ -36,7 +36,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
             findings += found
         content = {
             "action": health.action,
-            "tables": {name: one.to_dict() for name, one in figures.items()},
+            "tables": {name: table.to_dict() for name, table in figures.items()},
             "findings": [finding.to_dict() for finding in findings],
         }
         execution.bless(
@@ -65,7 +65,7 @@ def _measured(execution: Execution, health: Health) -> Iterator[tuple[TableFigur
 def _facts(figures: dict[str, TableFigures], findings: list[Finding]) -> dict[str, object]:
     """Return what the lineage records: the figures by table, and the findings without their sentences."""
     return {
-        "tables": {name: dict(one.values) for name, one in figures.items()},
+        "tables": {name: dict(table.values) for name, table in figures.items()},
         "findings": [
             {key: value for key, value in finding.to_dict().items() if key not in ("reason", "key")}
             for finding in findings

@@ -41,7 +41,7 @@ class TritonPythonModel:
             answers = self._call(*given)
         except Exception as error:
             return triton.InferenceResponse(error=triton.TritonError(str(error)[:2000]))
-        tensors = [triton.Tensor(name, np.asarray(one)) for name, one in zip(self._outputs, answers, strict=True)]
+        tensors = [triton.Tensor(name, np.asarray(answer)) for name, answer in zip(self._outputs, answers, strict=True)]
         return triton.InferenceResponse(tensors)
 
     def finalize(self) -> None:

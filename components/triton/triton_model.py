@@ -104,7 +104,7 @@ def _tensors(kind: str, tensors: Mapping[str, Any], signature: str) -> Iterable[
     if not tensors:
         raise ConfigError(f"`--signature` is {signature!r}, which has no {kind}: Triton cannot call it.")
     for name in sorted(tensors):
-        shape = [one.size for one in tensors[name].tensor_shape.dim]
+        shape = [dimension.size for dimension in tensors[name].tensor_shape.dim]
         if not shape:
             raise ConfigError(
                 f"`--signature` is {signature!r}, whose {kind} {name!r} is a scalar: Triton has only tensors with "

@@ -130,4 +130,4 @@ def _functions_around(graph: tf.Graph) -> list[tf.Graph]:
         if type(graph).__name__ == "FuncGraph" or getattr(graph, "outer_graph", None) is None:
             graphs.append(graph)
         graph = getattr(graph, "outer_graph", None)
-    return [one for one in graphs if hasattr(one, "outer_graph")] or graphs
+    return [graph for graph in graphs if hasattr(graph, "outer_graph")] or graphs

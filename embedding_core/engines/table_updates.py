@@ -61,12 +61,12 @@ def apply_to_table(
     if _is_plain(optimizer, Adagrad):
         _adagrad(table, slots[0], unique, clipped(summed, *optimizer.gradient_bounds), rate)
         return
-    one = _Trained(optimizer, table, slots)
-    rows, new_slots = _computed(one, unique, summed, rate)
+    trained = _Trained(optimizer, table, slots)
+    rows, new_slots = _computed(trained, unique, summed, rate)
     if _moves_all(optimizer):
         with tf.control_dependencies([rows, *new_slots]):
-            _sweep(one, rate)
-    _write(one, unique, rows, new_slots)
+            _sweep(trained, rate)
+    _write(trained, unique, rows, new_slots)
 
 
 def accumulated(ids: tf.Tensor, gradients: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -150,30 +150,30 @@ def _moves_all(optimizer: Optimizer) -> bool:
     return isinstance(optimizer, Adam) and not optimizer.lazy_adam
 
 
-def _computed(one: _Trained, ids: tf.Tensor, gradients: tf.Tensor, rate: Rate) -> tuple[Rows, Slots]:
-    gathered = tuple(tf.gather(slot, ids) for slot in one.slots)
-    return updated(one.optimizer, tf.gather(one.table, ids), gathered, gradients, rate)
+def _computed(trained: _Trained, ids: tf.Tensor, gradients: tf.Tensor, rate: Rate) -> tuple[Rows, Slots]:
+    gathered = tuple(tf.gather(slot, ids) for slot in trained.slots)
+    return updated(trained.optimizer, tf.gather(trained.table, ids), gathered, gradients, rate)
 
 
-def _write(one: _Trained, ids: tf.Tensor, rows: tf.Tensor, new_slots: Slots) -> None:
-    for variable, values in zip([one.table, *one.slots], [rows, *new_slots], strict=True):
+def _write(trained: _Trained, ids: tf.Tensor, rows: tf.Tensor, new_slots: Slots) -> None:
+    for variable, values in zip([trained.table, *trained.slots], [rows, *new_slots], strict=True):
         variable.scatter_update(tf.IndexedSlices(values, ids))
 
 
-def _sweep(one: _Trained, rate: Rate) -> None:
+def _sweep(trained: _Trained, rate: Rate) -> None:
     """Update every row with a zero gradient, block by block."""
-    count, dim = one.table.shape
+    count, dim = trained.table.shape
 
     def body(start: tf.Tensor) -> tuple[tf.Tensor]:
         ids = tf.range(start, tf.minimum(start + _ROWS_PER_SWEEP, count))
-        zeros = tf.zeros([tf.size(ids), dim], one.table.dtype)
-        _write(one, ids, *_computed(one, ids, zeros, rate))
+        zeros = tf.zeros([tf.size(ids), dim], trained.table.dtype)
+        _write(trained, ids, *_computed(trained, ids, zeros, rate))
         return (start + _ROWS_PER_SWEEP,)
 
     tf.while_loop(lambda start: start < count, body, (tf.constant(0),), parallel_iterations=1)
 
 
-def _one_by_one(one: _Trained, ids: tf.Tensor, gradients: tf.Tensor, rate: Rate) -> None:
+def _one_by_one(trained: _Trained, ids: tf.Tensor, gradients: tf.Tensor, rate: Rate) -> None:
     """Apply the k-th occurrence of every id in round k, so that each row is updated in the order of the batch."""
     turns = _turns(ids)
     rounds = tf.reduce_max(tf.concat([turns + 1, [0]], 0))
@@ -181,7 +181,7 @@ def _one_by_one(one: _Trained, ids: tf.Tensor, gradients: tf.Tensor, rate: Rate)
     def body(turn: tf.Tensor) -> tuple[tf.Tensor]:
         now = tf.equal(turns, turn)
         chosen = tf.boolean_mask(ids, now)
-        _write(one, chosen, *_computed(one, chosen, tf.boolean_mask(gradients, now), rate))
+        _write(trained, chosen, *_computed(trained, chosen, tf.boolean_mask(gradients, now), rate))
         return (turn + 1,)
 
     tf.while_loop(lambda turn: turn < rounds, body, (tf.constant(0),), parallel_iterations=1)

@@ -92,7 +92,7 @@ def candidates_of(
             continue
         new, rows = _first_seen(ids, known)
         made = [model.candidates(tf.gather(serialized, rows)) for model in models]
-        vectors = vectors or [np.zeros((tokens, one.shape[1]), np.float32) for one in made]
+        vectors = vectors or [np.zeros((tokens, part.shape[1]), np.float32) for part in made]
         for whole, part in zip(vectors, made, strict=True):
             whole[new] = part
         known[new] = True
@@ -307,5 +307,7 @@ def _joined(parts: Sequence[Lists]) -> Lists:
 def _united(lists: Sequence[Lists], count: int) -> Lists:
     """Unite several lists for each of `count` queries."""
     given = [no_lists(count), *lists]
-    owners, values = (np.concatenate(parts) for parts in zip(*((one.owners, one.values) for one in given), strict=True))
+    owners, values = (
+        np.concatenate(parts) for parts in zip(*((lists.owners, lists.values) for lists in given), strict=True)
+    )
     return Lists.of_pairs(owners, values, count)

@@ -219,8 +219,8 @@ def count_split(inputs: Inputs, files: Sequence[str]) -> SplitCounts:
     return SplitCounts(
         rows=rows,
         labels={
-            task.name: _label_counts(task, int(has), int(one))
-            for task, has, one in zip(inputs.tasks, labelled, positives, strict=True)
+            task.name: _label_counts(task, int(has), int(positive))
+            for task, has, positive in zip(inputs.tasks, labelled, positives, strict=True)
         },
         features={
             feature.name: FeatureCounts(**{name: counts[feature.name, name] for name in names})

@@ -44,11 +44,11 @@ def user_reader(column: str, files: Sequence[str]) -> ReadTokens:
         user.
     """
     dtype = _type_of(column, files)
-    one = ColumnConfig(name=column, dtype=dtype, multivalent=dtype != "float32")
-    columns = Columns([one], {})
+    user = ColumnConfig(name=column, dtype=dtype, multivalent=dtype != "float32")
+    columns = Columns([user], {})
 
     tokens = tf.function(
-        lambda serialized: tokens_of(one, columns.parse(serialized).categorical[column]),
+        lambda serialized: tokens_of(user, columns.parse(serialized).categorical[column]),
         input_signature=[tf.TensorSpec([None], tf.string)],
         autograph=False,
     )
@@ -93,11 +93,11 @@ class Numbering:
 
     def add(self, tokens: Tokens) -> npt.NDArray[np.int64]:
         """Return the numbers of tokens, int64 `[B]`; new ones get the next numbers."""
-        return _by_distinct(tokens, lambda one: self._numbers.setdefault(one, len(self._numbers)))
+        return _by_distinct(tokens, lambda token: self._numbers.setdefault(token, len(self._numbers)))
 
     def find(self, tokens: Tokens) -> npt.NDArray[np.int64]:
         """Return the numbers of tokens, int64 `[B]`; -1 for a token without a number."""
-        return _by_distinct(tokens, lambda one: self._numbers.get(one, -1))
+        return _by_distinct(tokens, lambda token: self._numbers.get(token, -1))
 
     def keep(self, numbers: npt.NDArray[np.int64]) -> None:
         """Keep only the tokens with these numbers, and renumber them by their place in `numbers`."""
@@ -107,7 +107,7 @@ class Numbering:
 
 def _by_distinct(tokens: Tokens, number: Callable[[bytes], int]) -> npt.NDArray[np.int64]:
     encoded = pa.array(tokens, pa.large_binary()).dictionary_encode()
-    numbers = np.array([number(one) for one in encoded.dictionary.to_pylist()], np.int64)
+    numbers = np.array([number(token) for token in encoded.dictionary.to_pylist()], np.int64)
     found: npt.NDArray[np.int64] = numbers[encoded.indices.to_numpy()]
     return found
 

@@ -115,7 +115,7 @@ class RowScan:
         for name, norms in (("norms", self._norms), ("norms of the base", self._norms_before)):
             measured = norms[np.isfinite(norms)]
             if len(measured):
-                curves[name] = [float(one) for one in np.quantile(measured, np.linspace(0, 1, 21))]
+                curves[name] = [float(quantile) for quantile in np.quantile(measured, np.linspace(0, 1, 21))]
         return curves
 
     def _common_direction(self) -> float:

@@ -193,7 +193,10 @@ def _plan_table(
     name: str, vocabulary: str, size: int, overrides: Mapping[str, TableSettings], occurrences: int | None
 ) -> TableConfig:
     chosen = {
-        key: value for one in (ALL_TABLES, name) if one in overrides for key, value in overrides[one].given().items()
+        key: value
+        for table in (ALL_TABLES, name)
+        if table in overrides
+        for key, value in overrides[table].given().items()
     }
     rows = operator.index(size) + chosen.get("oov_rows", 1)
     if rows == 0:

@@ -294,7 +294,9 @@ class CandidateIndex(tf.Module):
         kept = tf.where(_contains(tf.gather(excluded, bound), named), tf.constant(_NONE, tf.int64), named)
         of_bound = self.search.best_among(tf.gather(queries, bound), kept, self._k)
         order = [tf.cast(free, tf.int32), tf.cast(bound, tf.int32)]
-        scores, rows = (tf.dynamic_stitch(order, [one, other]) for one, other in zip(of_free, of_bound, strict=True))
+        scores, rows = (
+            tf.dynamic_stitch(order, [first, other]) for first, other in zip(of_free, of_bound, strict=True)
+        )
         return self._answer(scores, rows, finite)
 
     def _rows_of(self, tokens: tf.Tensor) -> tf.Tensor:

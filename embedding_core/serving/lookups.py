@@ -248,10 +248,10 @@ def look_up_several(features: Mapping[str, Several]) -> tuple[dict[str, tf.Tenso
         return {}, []
     names = sorted(features, key=lambda name: features[name].unit)
     ordered = [features[name] for name in names]
-    splits = tf.stack([one.ids.row_splits for one in ordered])
+    splits = tf.stack([feature.ids.row_splits for feature in ordered])
     batch = tf.shape(splits, tf.int64)[1] - 1
     places, segments, dropped = _filtered(ordered, splits, batch)
-    sizes = [len(list(group)) for _, group in groupby(ordered, key=lambda one: one.unit)]
+    sizes = [len(list(group)) for _, group in groupby(ordered, key=lambda feature: feature.unit)]
     parts = _parts(places, segments, splits[:, -1] - dropped, sizes) if len(sizes) > 1 else [(places, segments)]
     vectors: list[tf.Tensor] = []
     for size, (place, segment) in zip(sizes, parts, strict=True):
@@ -324,10 +324,10 @@ def _parts(
     return list(zip(tf.split(places, left, num=number), tf.split(segments, left, num=number), strict=True))
 
 
-def _combined(one: Several, places: tf.Tensor, segments: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    if one.rows.block.dtype == tf.float32 and not one.rows.updated:
-        return combine_in_order(one.rows.block.read_value(), segments, count, one.combiner, places=places)
-    return combine_in_order(decoded(one.rows.at(places)), segments, count, one.combiner)
+def _combined(feature: Several, places: tf.Tensor, segments: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    if feature.rows.block.dtype == tf.float32 and not feature.rows.updated:
+        return combine_in_order(feature.rows.block.read_value(), segments, count, feature.combiner, places=places)
+    return combine_in_order(decoded(feature.rows.at(places)), segments, count, feature.combiner)
 
 
 # Looks up the rows of tokens in an exported model whose vocabularies change while it is served.

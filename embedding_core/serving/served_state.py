@@ -326,7 +326,7 @@ class LoadedVersion:
         definition = self._meta.signature_def[signature]
         feed = {definition.inputs[name].name: value for name, value in inputs.items()}
         answers: dict[str, Any] = self._session.run(
-            {name: one.name for name, one in definition.outputs.items()}, feed_dict=feed
+            {name: output.name for name, output in definition.outputs.items()}, feed_dict=feed
         )
         return answers
 

@@ -173,11 +173,11 @@ class ServingModule(tf.Module):
 
     def _count(self, invalid: Sequence[Counts]) -> None:
         """Add the invalid ids of a batch to the counters."""
-        counted = [one for one in invalid if set(one.features) & set(self._counted)]
+        counted = [counter for counter in invalid if set(counter.features) & set(self._counted)]
         if not counted:
             return
-        names = [name for one in counted for name in one.features]
-        counts = counted[0].counts if len(counted) == 1 else tf.concat([one.counts for one in counted], 0)
+        names = [name for counter in counted for name in counter.features]
+        counts = counted[0].counts if len(counted) == 1 else tf.concat([counter.counts for counter in counted], 0)
         if names != self._counted:
             places = [names.index(name) if name in names else len(names) for name in self._counted]
             counts = tf.gather(tf.concat([counts, tf.zeros([1], tf.int64)], 0), places)

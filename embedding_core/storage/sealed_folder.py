@@ -135,7 +135,7 @@ class SealedFolder:
           files: the digests of the files, if they are known; None reads the files that the folder has now.
         """
         files = self.digests(folder) if files is None else files
-        listed = {name: {self.size: one["size"], "sha256": one["sha256"]} for name, one in files.items()}
+        listed = {name: {self.size: entry["size"], "sha256": entry["sha256"]} for name, entry in files.items()}
         path = os.path.join(folder, self.manifest)
         make_folders(os.path.dirname(path))
         with open_file(path, "wb") as file:
@@ -172,7 +172,7 @@ class SealedFolder:
 
     def digests(self, folder: StrPath) -> dict[str, FileDigest]:
         """Compute the digests of all files of the folder but the manifest."""
-        return {name: one for name, one in folder_digests(folder).items() if name != self.manifest}
+        return {name: entry for name, entry in folder_digests(folder).items() if name != self.manifest}
 
     def verify(self, folder: StrPath, digests: Callable[[StrPath], Mapping[str, FileDigest]] | None = None) -> Json:
         """Read the manifest, and compare the files with it.
@@ -195,8 +195,8 @@ class SealedFolder:
         except OSError as error:
             raise CheckpointError(f"{os.fspath(folder)!r} cannot be read ({error}): {self.remedy}.") from error
         for name in sorted(recorded.keys() | present.keys()):
-            one = present.get(name)
-            if one is None or recorded.get(name) != {self.size: one["size"], "sha256": one["sha256"]}:
+            entry = present.get(name)
+            if entry is None or recorded.get(name) != {self.size: entry["size"], "sha256": entry["sha256"]}:
                 raise CheckpointError(
                     f"{os.fspath(folder)!r} is damaged: {name!r} is not what its manifest says; {self.remedy}."
                 )

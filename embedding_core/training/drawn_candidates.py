@@ -374,7 +374,7 @@ def candidate_counts(
     """
     config = inputs.config
     vocabulary = config.table_of(feature).vocabulary or ""
-    sharing = [one for one in config.features if config.table_of(one.name).vocabulary == vocabulary]
+    sharing = [other for other in config.features if config.table_of(other.name).vocabulary == vocabulary]
     if vocabulary not in of_vocabularies or len(sharing) == 1:
         return of_vocabularies.get(vocabulary)
     parse = RowParser(dataclasses.replace(inputs, config=config.of_features([feature]), dense=())).traced()

@@ -333,7 +333,7 @@ def _table_of_tables(report: Report) -> Table:
 def _rates(report: Report) -> dict[str, str]:
     """Return the tag of each table whose learning rate the traced program sends with every step."""
     engine = (report.program or {}).get("engine") or {"tables": []}
-    tags = {one["name"]: one["learning_rate"] for one in engine["tables"]}
+    tags = {table["name"]: table["learning_rate"] for table in engine["tables"]}
     return {name: f"tag {rate['tag']}" for name, rate in tags.items() if isinstance(rate, dict)}
 
 

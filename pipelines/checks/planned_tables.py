@@ -112,7 +112,7 @@ def _vocabulary_sizes(tables: EmbeddingConfig) -> dict[str, int]:
 
 def _features(config: PipelineConfig, last: tuple[EmbeddingConfig, str] | None) -> list[dict[str, Any]]:
     """Return the features; lengths that are measured in the data are those of the last run."""
-    measured = {} if last is None else {one.name: one.max_sequence_length for one in last[0].features}
+    measured = {} if last is None else {feature.name: feature.max_sequence_length for feature in last[0].features}
     features = vocabulary_features(config)
     for feature in features:
         if isinstance(feature["max_sequence_length"], str) and measured.get(feature["name"]):

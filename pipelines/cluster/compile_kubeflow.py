@@ -65,7 +65,7 @@ def compile_pipeline(config: PipelineConfig, target: Target) -> list[Spec]:
     parameters = _parameters(config, backend)
     pipeline = create_pipeline(config, previous=_previous(parameters), target=_target(config, backend, parameters, job))
     spec = _compiled(pipeline, _images(backend, tpu))
-    defaults = {name: (one.default, one.description) for name, one in parameters.items()}
+    defaults = {name: (parameter.default, parameter.description) for name, parameter in parameters.items()}
     spec = with_defaults(spec, defaults, backend.pipeline_root)
     on_gke = tpu if target == "kubeflow" else None
     spec = with_containers(spec, _ENVIRONMENT, _resources(backend, on_gke))

@@ -141,8 +141,8 @@ def check_spec(spec: Spec) -> None:
     executors = spec["deploymentSpec"]["executors"]
     missing += [
         f"component {name!r} has no executor"
-        for name, one in components.items()
-        if one["executorLabel"] not in executors
+        for name, component in components.items()
+        if component["executorLabel"] not in executors
     ]
     for name, task in tasks.items():
         missing += [

@@ -340,7 +340,7 @@ def main(arguments: list[str] | None = None) -> None:
     debug = ["--debug"] if "--debug" in given else []  # the option may come before or after the command
     run_display.forget_log()
     try:
-        app(args=[*debug, *(one for one in given if one != "--debug")])
+        app(args=[*debug, *(argument for argument in given if argument != "--debug")])
     except Exception as error:
         _show(error, bool(debug))
         sys.exit(PREEMPTED if was_preempted(error) else 1)

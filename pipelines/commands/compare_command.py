@@ -87,7 +87,7 @@ def _reports_of(config: Path, overrides: list[str]) -> Path:
 
 def _load(folder: Path, name: str) -> Figures:
     path = folder / name / "report.json"
-    known = sorted(one.name for one in folder.iterdir() if one.is_dir()) if folder.is_dir() else []
+    known = sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
     if name not in known:
         remedy = nearest(name, known) if known else "run the pipeline first."
         raise DataError(f"version {name!r} has no report in {os.fspath(folder)!r}: {remedy}")

@@ -102,7 +102,7 @@ def _print_tree(console: Console, line: Sequence[Mapping[int, Node]]) -> None:
     if ROLLBACK in start.facts:
         console.print(_rolled_back(start), markup=False, soft_wrap=True)
     if previous:
-        versions = ", ".join(one.version for one in reversed(previous))
+        versions = ", ".join(generation.version for generation in reversed(previous))
         console.print(f"descends from these versions, the newest first (see --version): {versions}", soft_wrap=True)
 
 
@@ -131,14 +131,14 @@ def _start(graph: Mapping[int, Node], version: int | None, checkpoint: str | Non
       DataError: the artifact does not exist.
     """
     if checkpoint is not None:
-        known = {one.uri: one.id for one in reversed([*graph.values()]) if one.type == _CHECKPOINT}
+        known = {node.uri: node.id for node in reversed([*graph.values()]) if node.type == _CHECKPOINT}
         if checkpoint.rstrip("/") not in known:
             some = ", ".join([*known][:3]) + (f" or {len(known) - 3} older ones" if len(known) > 3 else "")
             raise DataError(f"unknown checkpoint {checkpoint!r}: choose from {some or 'none'}.")
         return known[checkpoint.rstrip("/")]
     pushed = _pushes(graph)
     if version is not None:
-        pushed = {number: one for number, one in pushed.items() if number == version}
+        pushed = {number: push for number, push in pushed.items() if number == version}
     if not pushed:
         what = "no version" if version is None else f"no version {version!r}"
         raise DataError(f"{what} was pushed by this pipeline: see the versions in its serving folder.")
@@ -152,7 +152,7 @@ def _pushes(graph: Mapping[int, Node]) -> dict[int, int]:
 
 def _pushed_before(graph: Mapping[int, Node], node: Node) -> int | None:
     version = node.facts.get("pushed_version")
-    older = {one: push for one, push in _pushes(graph).items() if version is not None and one < int(version)}
+    older = {number: push for number, push in _pushes(graph).items() if version is not None and number < int(version)}
     return older[max(older)] if older else None
 
 
@@ -173,9 +173,11 @@ def _token(line: Sequence[Mapping[int, Node]], text: str) -> list[str]:
     tables = ", ".join(row.tables) or "no table"
     where = f"row {row.row} of {tables}, counted {row.count:,} times"
     lines = [f"token {token!r} of {vocabulary!r}: {where}, in the vocabulary with digest {row.digest}"]
-    for lineage, one in zip(reversed(line), reversed(generations(line)), strict=True):
+    for lineage, generation in zip(reversed(line), reversed(generations(line)), strict=True):
         what = _row_words(lineage, vocabulary, token)
-        lines.append(f"  version {one.version}: {what} in {' to '.join(one.data) or 'data that is not recorded'}")
+        lines.append(
+            f"  version {generation.version}: {what} in {' to '.join(generation.data) or 'data that is not recorded'}"
+        )
     return lines
 
 

@@ -45,7 +45,7 @@ def run(config: Config, overrides: Override = None, again: Again = False, profil
             load_tensorflow()
             from pipelines.local import run_local
 
-        changed = [one.partition("=")[0].strip() for one in overrides or ()]
+        changed = [override.partition("=")[0].strip() for override in overrides or ()]
         result, _ = run_local.run(checked, again=again, changed=changed, profile=profile)
     except KeyboardInterrupt:
         raise typer.Exit(_stopped()) from None

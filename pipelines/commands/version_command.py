@@ -76,12 +76,12 @@ def _print(report: Mapping[str, Any]) -> None:
     rows = [
         {
             "output": name,
-            "within": "yes" if one["within"] else "NO",
-            "largest difference": f"{float(one['max_abs']):.3g}",
-            "mean difference": f"{float(one['mean_abs']):.3g}",
-            "rows": f"{one['rows']:,}",
+            "within": "yes" if difference["within"] else "NO",
+            "largest difference": f"{float(difference['max_abs']):.3g}",
+            "mean difference": f"{float(difference['mean_abs']):.3g}",
+            "rows": f"{difference['rows']:,}",
         }
-        for name, one in report["differences"].items()
+        for name, difference in report["differences"].items()
     ]
     console = SafeConsole(highlight=False)
     print_table(console, "", rows)

@@ -246,7 +246,7 @@ def _new_columns_are_of_tokens(config: PipelineConfig) -> Mistakes:
             rule = "which is read as a number: a history holds tokens; list another column."
             yield f"{_MADE}.{name}", f"is {source!r}, {rule}"
         if name not in kinds:
-            read = [one for _, one, _ in column_uses(config)]
+            read = [column for _, column, _ in column_uses(config)]
             rule = f"is read by no feature: {nearest(name, read)} A feature reads it with `multivalent: true`."
             yield f"{_MADE}.{name}", rule
         for path in _misused(config, name):
@@ -293,7 +293,7 @@ def _histories_are_read_whole(config: PipelineConfig) -> Mistakes:
 
 
 def _histories_show_nothing_private(config: PipelineConfig) -> Mistakes:
-    private = {one.source: one.name for one in config.features.categorical if one.private}
+    private = {feature.source: feature.name for feature in config.features.categorical if feature.private}
     histories = config.data.histories
     for path, feature in _features_of_histories(config):
         assert histories is not None
@@ -319,7 +319,7 @@ def _models_read_sequences(config: PipelineConfig) -> Mistakes:
     arguments = {"sequential": "history", "din": "histories"}
     argument = next((arguments[name] for name in arguments if config.model.module == BUILT_IN_MODELS[name]), "")
     given = config.model.arguments.get(argument)
-    features = {one.name: one for one in config.features.categorical}
+    features = {feature.name: feature for feature in config.features.categorical}
     for name in [given] if isinstance(given, str) else given if isinstance(given, list | tuple) else []:
         path = f"model.arguments.{argument}"
         if name not in features:

@@ -166,7 +166,7 @@ def _notes(tp: Any) -> list[Any]:
     """Return the annotations of the type, and of its alternatives."""
     tp, notes = _bare(tp)
     union = typing.get_origin(tp) in (Union, types.UnionType)
-    return [*notes, *(note for one in (typing.get_args(tp) if union else ()) for note in _notes(one))]
+    return [*notes, *(note for member in (typing.get_args(tp) if union else ()) for note in _notes(member))]
 
 
 def _section_type(tp: Any, value: Any) -> type[Section] | None:

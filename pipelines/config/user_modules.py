@@ -96,7 +96,7 @@ def defines(tree: ast.Module, name: str) -> bool:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             return True
         if isinstance(node, ast.Import | ast.ImportFrom) and any(
-            (one.asname or one.name) == name for one in node.names
+            (alias.asname or alias.name) == name for alias in node.names
         ):
             return True
         targets = (
@@ -120,7 +120,9 @@ def keyword_arguments(tree: ast.Module, function: str, given: int) -> dict[str, 
     required: list[ast.expr | None] = [None] * (len(positional) - len(taken.defaults))
     names = [*positional[given:], *taken.kwonlyargs]
     defaults = [*[*required, *taken.defaults][given:], *taken.kw_defaults]
-    return {one.arg: _argument(tree, one, default) for one, default in zip(names, defaults, strict=True)}
+    return {
+        parameter.arg: _argument(tree, parameter, default) for parameter, default in zip(names, defaults, strict=True)
+    }
 
 
 def _argument(tree: ast.Module, node: ast.arg, default: ast.expr | None) -> Argument:
@@ -131,7 +133,9 @@ def _argument(tree: ast.Module, node: ast.arg, default: ast.expr | None) -> Argu
 def _plain_value(tree: ast.Module, node: ast.expr) -> Any:
     """Evaluate the expression, or the module's constant that it names; `UNKNOWN` if it does not consist of literals."""
     if isinstance(node, ast.Name):
-        constants = [one for one in tree.body if isinstance(one, ast.Assign) and _assigns(one, node.id)]
+        constants = [
+            statement for statement in tree.body if isinstance(statement, ast.Assign) and _assigns(statement, node.id)
+        ]
         node = constants[0].value if len(constants) == 1 else node
     try:
         return _plain(ast.literal_eval(node))

@@ -24,11 +24,11 @@ _AFTER_ASSERTION = re.compile(r"\](?:\\n| \[Op:| \[while running | \[\[).*$")
 
 def expected_message(error: BaseException) -> str | None:
     """Return the message for the user; None if this project did not raise the error."""
-    for one in chain(error):
-        if isinstance(one, EmbeddingError):
-            return _WHILE_RUNNING.sub("", str(one))
-    for one in chain(error):
-        text = str(one)
+    for cause in chain(error):
+        if isinstance(cause, EmbeddingError):
+            return _WHILE_RUNNING.sub("", str(cause))
+    for cause in chain(error):
+        text = str(cause)
         match = _IN_ASSERTION.search(text)
         if match:
             return _AFTER_ASSERTION.sub("", match.group(1))
@@ -40,7 +40,7 @@ def expected_message(error: BaseException) -> str | None:
 
 def was_preempted(error: BaseException) -> bool:
     """Return whether training was asked to stop and saved its state."""
-    return any(isinstance(one, PreemptionError) for one in chain(error))
+    return any(isinstance(cause, PreemptionError) for cause in chain(error))
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -65,7 +65,7 @@ def newest_first(pushes: Mapping[int, Node]) -> Iterator[tuple[int, Node]]:
         while ROLLBACK in pushes[version].facts and int(pushes[version].facts[ROLLBACK]["of"]) in pushes:
             version = int(pushes[version].facts[ROLLBACK]["of"])
         yield left[-1], pushes[version]
-        left = [one for one in left if one < version]
+        left = [number for number in left if number < version]
 
 
 def is_rolled_back(graph: Mapping[int, Node], pushed: int, destination: str) -> bool:
@@ -103,10 +103,10 @@ def record_rollbacks(store: MetadataStore, destination: str) -> list[int]:
       destination: folder of the served versions.
     """
     pushed = {
-        int(one.custom_properties["pushed_version"].string_value): one
-        for one in store.get_artifacts_by_type(_PUSHED_MODEL)
-        if one.custom_properties["pushed"].int_value
-        and _folder(one.custom_properties["pushed_destination"].string_value) == _folder(f"{destination}/1")
+        int(artifact.custom_properties["pushed_version"].string_value): artifact
+        for artifact in store.get_artifacts_by_type(_PUSHED_MODEL)
+        if artifact.custom_properties["pushed"].int_value
+        and _folder(artifact.custom_properties["pushed_destination"].string_value) == _folder(f"{destination}/1")
     }
     recorded = []
     for copy in _copies(destination):
@@ -141,7 +141,7 @@ def _record(store: MetadataStore, copy: _Copy, source: mlmd.Artifact) -> None:
             artifact.custom_properties[key].CopyFrom(source.custom_properties[key])
     for key, value in {**_facts(copy), ROLLBACK: json.dumps(copy.facts[ROLLBACK])}.items():
         artifact.custom_properties[key].string_value = str(value)
-    contexts = [one for one in store.get_contexts_by_artifact(source.id) if one.type == "pipeline"]
+    contexts = [context for context in store.get_contexts_by_artifact(source.id) if context.type == "pipeline"]
     node = _node_context(store, contexts[0].name) if contexts else []
     kind = store.put_execution_type(mlmd.ExecutionType(name=f"pipelines.{_NODE}"))
     execution = mlmd.Execution(type_id=kind, last_known_state=mlmd.Execution.COMPLETE)
@@ -225,7 +225,7 @@ def lineages_of(graph: Lineage, start: int, pushes: Mapping[int, int]) -> list[d
       pushes: id of the PushedModel of every version.
     """
     lineage = upstream(graph, start)
-    runs = {one for one in lineage if lineage[one].type == "ModelRun"}.difference(_first_push(graph, start).inputs)
+    runs = {node for node in lineage if lineage[node].type == "ModelRun"}.difference(_first_push(graph, start).inputs)
     first_push: dict[int, int] = {}  # by previous run: a version that was pushed again is the same generation
     for _, pushed in sorted(pushes.items()):
         for run in runs.intersection(graph[pushed].inputs):
@@ -259,9 +259,11 @@ def _generation(added: Lineage, lineage: Lineage) -> Generation:
     health = next((node for node in lineage.values() if "health" in node.facts), None)
     counted = node_of(lineage, "components.Vocabularies")
     vocabularies: Facts = counted.facts.get("vocabularies", {}) if counted else {}
-    evolved = {name: one["evolution"] for name, one in vocabularies.items() if "evolution" in one}
+    evolved = {name: vocabulary["evolution"] for name, vocabulary in vocabularies.items() if "evolution" in vocabulary}
     drift = {name: part for vocabulary in vocabularies.values() for name, part in vocabulary.get("drift", {}).items()}
-    started = [lineage[one].facts["remap"] for one in (run.inputs if run else ()) if "remap" in lineage[one].facts]
+    started = [
+        lineage[parent].facts["remap"] for parent in (run.inputs if run else ()) if "remap" in lineage[parent].facts
+    ]
     remap: Facts = started[0] if started else {}
     paths = sorted(file["path"] for file in files_of(examples)) if examples else []
     return Generation(
@@ -271,10 +273,10 @@ def _generation(added: Lineage, lineage: Lineage) -> Generation:
         data=tuple(dict.fromkeys(os.path.basename(path) for path in (*paths[:1], *paths[-1:]))),
         rows=examples.facts.get("ingest", {}).get("splits", {}).get("train") if examples else None,
         auc=run.facts.get("eval_auc") if run else None,
-        sizes={name: one["size"] for name, one in vocabularies.items()},
-        new={name: one["new"] for name, one in evolved.items()},
-        dropped={name: one["dropped"] for name, one in evolved.items()},
+        sizes={name: vocabulary["size"] for name, vocabulary in vocabularies.items()},
+        new={name: evolution["new"] for name, evolution in evolved.items()},
+        dropped={name: evolution["dropped"] for name, evolution in evolved.items()},
         drift={name: part["new_rows"] for name, part in drift.items() if "new_rows" in part},
         health=health.facts["health"]["tables"] if health else {},
-        kept={name: one["kept_traffic"] for name, one in remap.items() if "kept_traffic" in one},
+        kept={name: table["kept_traffic"] for name, table in remap.items() if "kept_traffic" in table},
     )

@@ -142,9 +142,11 @@ def trace(store: MetadataStore, artifact_id: int, known: Mapping[int, Node] | No
     waiting = [artifact_id]
     while waiting:
         fresh = [fromkey for fromkey in dict.fromkeys(waiting) if fromkey not in nodes]
-        read = {node.id: node for node in _read_nodes(store, [one for one in fresh if one not in (known or ())])}
-        nodes.update({one: read[one] if known is None or one in read else known[one] for one in fresh})
-        waiting = [parent for one in fresh for parent in nodes[one].inputs if parent not in nodes]
+        read = {
+            node.id: node for node in _read_nodes(store, [number for number in fresh if number not in (known or ())])
+        }
+        nodes.update({number: read[number] if known is None or number in read else known[number] for number in fresh})
+        waiting = [parent for number in fresh for parent in nodes[number].inputs if parent not in nodes]
     return nodes
 
 
@@ -215,8 +217,10 @@ def _reached(graph: Mapping[int, Node], starts: Sequence[int], edges: Mapping[in
     reached: dict[int, Node] = {}
     waiting = list(starts)
     while waiting:
-        reached.update({one: graph[one] for one in waiting})
-        waiting = [other for one in waiting for other in dict.fromkeys(edges.get(one, ())) if other not in reached]
+        reached.update({number: graph[number] for number in waiting})
+        waiting = [
+            other for number in waiting for other in dict.fromkeys(edges.get(number, ())) if other not in reached
+        ]
     return reached
 
 
@@ -230,7 +234,7 @@ def _read_nodes(store: MetadataStore, artifact_ids: Iterable[int]) -> Iterator[N
         if event.type in (mlmd.Event.OUTPUT, mlmd.Event.DECLARED_OUTPUT):
             # Cached executions name the artifact as their output too; the oldest execution made it.
             makers[event.artifact_id] = min(event.execution_id, makers.get(event.artifact_id, event.execution_id))
-    executions = {one.id: one for one in store.get_executions_by_id(sorted(set(makers.values())))}
+    executions = {execution.id: execution for execution in store.get_executions_by_id(sorted(set(makers.values())))}
     inputs: dict[int, list[int]] = {}
     for event in store.get_events_by_execution_ids(list(executions)):
         if event.type in (mlmd.Event.INPUT, mlmd.Event.DECLARED_INPUT):
@@ -323,10 +327,10 @@ def recorded_lineage(uri: str) -> dict[int, Node]:
     records: dict[str, Json] = {}
     waiting = [uri.rstrip("/")]
     while waiting:
-        one = waiting.pop()
-        record = {} if one in records else json_if_readable(one + RECORD_SUFFIX)
+        made = waiting.pop()
+        record = {} if made in records else json_if_readable(made + RECORD_SUFFIX)
         if record:
-            records[one] = record
+            records[made] = record
             waiting += [source["uri"].rstrip("/") for source in record["inputs"]]
     graph = _graph(sorted(records.values(), key=lambda record: str(record["uri"])))
     first = [number for number, node in graph.items() if node.uri.rstrip("/") == uri.rstrip("/")]
@@ -334,7 +338,7 @@ def recorded_lineage(uri: str) -> dict[int, Node]:
 
 
 def _graph(records: Sequence[Json]) -> dict[int, Node]:
-    types = {one["uri"]: one["type"] for record in records for one in record["inputs"]}
+    types = {entry["uri"]: entry["type"] for record in records for entry in record["inputs"]}
     types.update({record["uri"]: record["type"] for record in records})
     numbers = {uri: number for number, uri in enumerate(sorted(types), start=1)}
     by_uri = {record["uri"]: record for record in records}
@@ -349,7 +353,7 @@ def _node(number: int, uri: str, kind: str, record: Json | None, numbers: Mappin
         uri=uri,
         facts={key: plain_value(value) for key, value in made["facts"].items() if is_fact(key)},
         producer=Execution(id=0, node=record["node"], state="COMPLETE", seconds=None) if record else None,
-        inputs=tuple(dict.fromkeys(numbers[one["uri"]] for one in made["inputs"])),
+        inputs=tuple(dict.fromkeys(numbers[entry["uri"]] for entry in made["inputs"])),
     )
 
 

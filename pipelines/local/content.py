@@ -39,8 +39,8 @@ def read_content(folder: str) -> Content | None:
         return None
     stamp = _stamp(folder)
     files = [(name, file_digest(path)) for name, path in _files(folder)]
-    digest = hashlib.sha256("".join(f"{name}\0{one['sha256']}\n" for name, one in files).encode())
-    size = sum(one["size"] for _, one in files)
+    digest = hashlib.sha256("".join(f"{name}\0{entry['sha256']}\n" for name, entry in files).encode())
+    size = sum(entry["size"] for _, entry in files)
     return Content(digest=digest.hexdigest(), stamp=stamp, size=size, files=len(files))
 
 

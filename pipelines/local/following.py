@@ -103,8 +103,8 @@ def _run(
 ) -> tuple[RunResult, Report | None]:
     """Run the pipeline on some spans."""
     spans = config.data.spans or Spans()
-    numbers = [span_order(one) for one in chosen]
-    copied = [one for one in arrived.copied if numbers[0] < span_order(one) < numbers[-1]]
+    numbers = [span_order(span) for span in chosen]
+    copied = [span for span in arrived.copied if numbers[0] < span_order(span) < numbers[-1]]
     spans = spans.replace(first=chosen[0], last=chosen[-1], without=(*spans.without, *copied))
     step = config.replace(data=config.data.replace(spans=spans))
     keep = 0 < trained.runs < config.follow.full_run_every
@@ -136,7 +136,7 @@ def _remove_old_runs(config: PipelineConfig, trained: Trained) -> None:
 
 def _name_left_out(arrived: Arrived, noted: Arrived) -> Arrived:
     """Name spans that are not trained on, once each; return those that were named."""
-    late = [one for one in arrived.late if one not in noted.late]
+    late = [span for span in arrived.late if span not in noted.late]
     if late:
         first, last = late[0], late[-1]
         echo(
@@ -145,17 +145,17 @@ def _name_left_out(arrived: Arrived, noted: Arrived) -> Arrived:
             f"--set data.spans.last={last}",
             err=True,
         )
-    changed = [one for one in arrived.changed if one not in noted.changed]
+    changed = [span for span in arrived.changed if span not in noted.changed]
     if changed:
         echo(
             f"warning: the files of {len(changed)} spans changed after they were trained on ({changed[0]} to "
             f"{changed[-1]}): what they hold now is not trained on. Give rows that come later a span of their own.",
             err=True,
         )
-    copied = {one: source for one, source in arrived.copied.items() if one not in noted.copied}
-    for one, source in itertools.islice(copied.items(), _NAMED):
+    copied = {span: source for span, source in arrived.copied.items() if span not in noted.copied}
+    for span, source in itertools.islice(copied.items(), _NAMED):
         echo(
-            f"warning: the files of span {one} equal those of span {source}, byte for byte: they are not trained on "
+            f"warning: the files of span {span} equal those of span {source}, byte for byte: they are not trained on "
             "again. If that is intended, set `warm_start.repeated_data: train`.",
             err=True,
         )
@@ -192,13 +192,17 @@ def remove_old_runs(store: MetadataStore, pipeline: str, root: str, keep: int, p
     context = store.get_context_by_type_and_name("pipeline", pipeline)
     if context is None:
         return 0
-    runs = sorted(one.id for one in store.get_children_contexts_by_context(context.id) if one.type == _RUN)
-    of_pushed = {one.id for one in store.get_contexts_by_artifact(pushed)} if pushed is not None else set()
+    runs = sorted(run.id for run in store.get_children_contexts_by_context(context.id) if run.type == _RUN)
+    of_pushed = {run.id for run in store.get_contexts_by_artifact(pushed)} if pushed is not None else set()
     chosen = [*runs[-keep:], *of_pushed.intersection(runs)]
-    kept = {one.id for run in chosen for one in store.get_artifacts_by_context(run)}
+    kept = {artifact.id for run in chosen for artifact in store.get_artifacts_by_context(run)}
     inside = os.path.join(os.path.abspath(root), "")
-    old = [one for one in store.get_artifacts_by_context(context.id) if is_output(one) and one.id not in kept]
-    old = [one for one in old if os.path.abspath(one.uri).startswith(inside)]
+    old = [
+        artifact
+        for artifact in store.get_artifacts_by_context(context.id)
+        if is_output(artifact) and artifact.id not in kept
+    ]
+    old = [artifact for artifact in old if os.path.abspath(artifact.uri).startswith(inside)]
     for artifact in old:
         artifact.state = mlmd.Artifact.DELETED
     if old:

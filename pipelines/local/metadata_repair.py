@@ -61,7 +61,7 @@ def _record(store: MetadataStore, artifacts: Iterable[mlmd.Artifact]) -> tuple[i
             changed.append(artifact)
     if changed:
         store.put_artifacts(changed)
-    return tuple(one.id for one in changed)
+    return tuple(artifact.id for artifact in changed)
 
 
 def repair_metadata(store: MetadataStore, pipeline: str, root: str) -> Repairs:
@@ -84,13 +84,15 @@ def repair_metadata(store: MetadataStore, pipeline: str, root: str) -> Repairs:
     if context is None:
         return Repairs(left_over=left_over)
     closed = _close_stale(store, context.id, root)
-    live = [one for one in store.get_artifacts_by_context(context.id) if is_output(one)]
+    live = [artifact for artifact in store.get_artifacts_by_context(context.id) if is_output(artifact)]
     _record_imported_again(store, live)
-    damaged = [one for one in live if _is_damaged(one)]
+    damaged = [artifact for artifact in live if _is_damaged(artifact)]
     for artifact in damaged:
         set_aside(store, artifact)
     recorded = _record(store, live)
-    return Repairs(closed=closed, lost=tuple(one.id for one in damaged), recorded=recorded, left_over=left_over)
+    return Repairs(
+        closed=closed, lost=tuple(artifact.id for artifact in damaged), recorded=recorded, left_over=left_over
+    )
 
 
 def is_output(artifact: mlmd.Artifact) -> bool:
@@ -115,7 +117,7 @@ def _move_left_over(store: MetadataStore, root: str) -> str | None:
     if not paths:
         return None
     target_root = free_name(root.rstrip("/") + _LEFT_OVER)
-    for path in (one for each in paths for one in (each, each + RECORD_SUFFIX) if os.path.exists(one)):
+    for path in (file for each in paths for file in (each, each + RECORD_SUFFIX) if os.path.exists(file)):
         target = os.path.join(target_root, os.path.relpath(path, root))
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.rename(path, target)
@@ -132,7 +134,9 @@ def _numbered(root: str) -> Iterator[str]:
 
 def _close_stale(store: MetadataStore, context: int, root: str) -> tuple[int, ...]:
     open_states = (mlmd.Execution.NEW, mlmd.Execution.RUNNING)
-    stale = [one for one in store.get_executions_by_context(context) if one.last_known_state in open_states]
+    stale = [
+        execution for execution in store.get_executions_by_context(context) if execution.last_known_state in open_states
+    ]
     for execution in stale:
         execution.last_known_state = mlmd.Execution.FAILED
         execution.custom_properties["closed_because"].string_value = "the run's process died"
@@ -143,7 +147,7 @@ def _close_stale(store: MetadataStore, context: int, root: str) -> tuple[int, ..
                     os.remove(folder + RECORD_SUFFIX)
     if stale:
         store.put_executions(stale)
-    return tuple(one.id for one in stale)
+    return tuple(execution.id for execution in stale)
 
 
 def _record_imported_again(store: MetadataStore, live: Iterable[mlmd.Artifact]) -> None:

@@ -191,7 +191,7 @@ def _new_log(folder: str) -> str:
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        for name in sorted(one for one in os.listdir(folder) if one.endswith(".log"))[:-_KEPT]:
+        for name in sorted(file for file in os.listdir(folder) if file.endswith(".log"))[:-_KEPT]:
             os.remove(os.path.join(folder, name))
     except OSError as error:
         raise ConfigError(

@@ -81,12 +81,12 @@ def _message(error: BaseException, config: PipelineConfig) -> str | None:
 
 def _first(error: BaseException, numbers: tuple[int, ...], text: re.Pattern[str]) -> str | None:
     """Return the text of the first error of the chain that has one of the numbers or matches the pattern."""
-    for one in chain(error):
-        if isinstance(one, OSError) and one.errno in numbers:
-            return str(one)
-        match = text.search(str(one))
+    for cause in chain(error):
+        if isinstance(cause, OSError) and cause.errno in numbers:
+            return str(cause)
+        match = text.search(str(cause))
         if match:
-            line = next(line for line in str(one).splitlines() if match.group().splitlines()[0] in line)
+            line = next(line for line in str(cause).splitlines() if match.group().splitlines()[0] in line)
             return line.strip()[:200]
     return None
 
@@ -94,7 +94,9 @@ def _first(error: BaseException, numbers: tuple[int, ...], text: re.Pattern[str]
 def _status(error: BaseException) -> str | None:
     """Return the text of an error of ML Metadata itself."""
     texts = (
-        " ".join(str(one).split())[:200] for one in chain(error) if isinstance(one, ml_metadata.errors.StatusError)
+        " ".join(str(cause).split())[:200]
+        for cause in chain(error)
+        if isinstance(cause, ml_metadata.errors.StatusError)
     )
     return next(texts, None)
 
@@ -129,7 +131,7 @@ def check_address(name: str, address: str) -> None:
     if scheme not in known:
         raise ConfigError(
             f"{name} is {address!r}: TensorFlow here has no file system for {scheme}://, only for "
-            f"{', '.join(f'{one}://' for one in sorted(known - {'', 'file'}))}; see docs/object_stores.md."
+            f"{', '.join(f'{other}://' for other in sorted(known - {'', 'file'}))}; see docs/object_stores.md."
         )
 
 

@@ -75,7 +75,7 @@ def build(
 
 def _chosen(owner: str, experts: Mapping[str, Sequence[tf.Tensor]], inputs: tf.Tensor, level: int) -> tf.Tensor:
     """Sum the experts that the owner (a task, or the shared part) may use, weighted by a gate that reads `inputs`."""
-    used = [one for name, made in experts.items() if owner in (_SHARED, name) or name == _SHARED for one in made]
+    used = [expert for name, made in experts.items() if owner in (_SHARED, name) or name == _SHARED for expert in made]
     name = f"gate_{owner}_{level}" if owner else None
     gate = _layers.Dense(len(used), activation="softmax", use_bias=False, name=name)(inputs)
     return mixed(used, gate)

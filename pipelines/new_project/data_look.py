@@ -117,7 +117,7 @@ def _decoded(start: bytes) -> tuple[str, str]:
 def _delimiter(lines: Sequence[str]) -> str:
     """Return the delimiter that splits most lines into equally many fields, and into the most; a comma if none does."""
     best, most = ",", 1
-    for sign in (",", *(one for one in COMMON_DELIMITERS if one != ",")):
+    for sign in (",", *(delimiter for delimiter in COMMON_DELIMITERS if delimiter != ",")):
         counts = [len(row) for row in _split(lines, sign)]
         usual = statistics.mode(counts) if counts else 0
         if usual > most and counts.count(usual) >= _AGREE * len(counts):

@@ -182,7 +182,7 @@ def _flow(value: Any) -> str:
         plain = bool(_PLAIN.fullmatch(value)) and yaml_of({"k": value}) == f"k: {value}\n"
         return value if plain else json.dumps(value, ensure_ascii=not value.isprintable())
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_flow(str(key))}: {_flow(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{_flow(str(key))}: {_flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_flow, value)) + "]"
     return yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()

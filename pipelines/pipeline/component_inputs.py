@@ -182,11 +182,11 @@ def example_settings(config: PipelineConfig) -> Settings:
 
 def _single_valued(config: PipelineConfig) -> tuple[str, ...]:
     """List the columns that may have at most one value per row: no lists, and none that only user code reads."""
-    one = {feature.source for feature in config.features.dense if config.preprocessing_fn is None}
+    single = {feature.source for feature in config.features.dense if config.preprocessing_fn is None}
     for feature in config.features.categorical:
         if not (feature.multivalent or feature.separator or feature.after_transform):
-            one.add(feature.source)
-    return tuple(sorted(one if config.sample_weight is None else one | {config.sample_weight}))
+            single.add(feature.source)
+    return tuple(sorted(single if config.sample_weight is None else single | {config.sample_weight}))
 
 
 def input_location(config: PipelineConfig) -> tuple[str, str]:

@@ -55,8 +55,8 @@ def ranges_of(values: tf.Tensor, recorded: Sequence[Mapping[str, float] | None])
     others = tf.maximum(tf.reduce_sum(counts[:, 1:], axis=1, keepdims=True), 1.0)
     usual = tf.argmax(tf.cast(_RARE * from_above < others, tf.int32), axis=1)
     last = tf.minimum(usual + _FAR, _BINS - 2)  # the last exponent means a value that is not finite
-    known = np.array([one is not None for one in recorded])
-    limits = np.array([one["limit"] if one else 0.0 for one in recorded], np.float32)
+    known = np.array([column is not None for column in recorded])
+    limits = np.array([column["limit"] if column else 0.0 for column in recorded], np.float32)
     last = tf.where(known, (limits.view(np.int32) >> 23).astype(np.int64), last)
     plausible = tf.cast(tf.range(_BINS, dtype=tf.int64) <= last[:, None], tf.float64)
     mean, deviation = _moments(sums * plausible[:, :, None])
@@ -64,7 +64,7 @@ def ranges_of(values: tf.Tensor, recorded: Sequence[Mapping[str, float] | None])
     implausible = total - tf.reduce_sum(counts * plausible, axis=1)
     measured = {"mean": mean, "deviation": deviation, "limit": limit}
     span = [
-        tf.where(known, np.array([one[name] if one else 0.0 for one in recorded], np.float64), value)
+        tf.where(known, np.array([column[name] if column else 0.0 for column in recorded], np.float64), value)
         for name, value in measured.items()
     ]
     columns = tf.unstack(tf.cast(tf.stack([*span, total, implausible], axis=1), tf.float32))

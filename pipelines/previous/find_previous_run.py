@@ -288,7 +288,7 @@ class _Search:
     def _warn_of_latest(self, key: str, value: str | None) -> None:
         if value == LATEST:
             now, pushed = (next(self._trainings.candidates(word), None) for word in (meaning(key, LATEST), PUSHED))
-            names = [one.name if one else "nothing" for one in (now, pushed)]
+            names = [run.name if run else "nothing" for run in (now, pushed)]
             self.notes.append(
                 f"`{key}` is {LATEST!r}, a former name of {meaning(key, LATEST)!r}. It selects the newest training, "
                 f"pushed or not: {names[0]}; {PUSHED!r} would be {names[1]}."

@@ -82,7 +82,7 @@ class FinishedTrainings:
     def unknown_after(self, version: int) -> list[int]:
         """Return the served versions newer than the given one whose trainings the metadata does not know."""
         known = self._pushes()
-        return [one for one in served_versions(self.destination) if one > version and one not in known]
+        return [number for number in served_versions(self.destination) if number > version and number not in known]
 
     def rolled_back(self) -> list[tuple[int, Node | None]]:
         """Return the versions that were pushed and rolled back, each with the Examples that it was trained on."""
@@ -93,7 +93,7 @@ class FinishedTrainings:
 
     def model_of(self, run: Node) -> Node | None:
         """Return the Model that a training exported."""
-        models = (one for one in self.graph.values() if one.type == _MODEL)
+        models = (node for node in self.graph.values() if node.type == _MODEL)
         return next((model for model in models if model.producer is not None and model.producer == run.producer), None)
 
     def vocabularies_of(self, node: Node) -> Node | None:
@@ -138,7 +138,7 @@ class FinishedTrainings:
     def pushed_model_of(self, run: Node) -> Node | None:
         """Return the newest PushedModel of a training; None if it was not pushed, or to another folder."""
         pushes = [push for push in self._pushes().values() if run.id in push.inputs]
-        return max(pushes, key=lambda one: one.id, default=None)
+        return max(pushes, key=lambda push: push.id, default=None)
 
     def shadowed_by(self, run: Node) -> Node | None:
         """Return the PushedModel that a training's model was compared with when requests were replayed, or None."""
@@ -148,8 +148,8 @@ class FinishedTrainings:
 
     def _blessings_of(self, model: Node) -> list[Node]:
         """Return the blessings and refusals of a model, the newest first."""
-        found = [one for one in self.graph.values() if one.type == _BLESSING and model.id in one.inputs]
-        return sorted(found, key=lambda one: -one.id)
+        found = [node for node in self.graph.values() if node.type == _BLESSING and model.id in node.inputs]
+        return sorted(found, key=lambda node: -node.id)
 
     def examples_of(self, run: Node) -> Node | None:
         """Return the Examples that a training read."""
@@ -171,8 +171,8 @@ class FinishedTrainings:
 
         Those of CheckpointLoader are left out, because they may belong to a run that never trained.
         """
-        every = (self.graph[one] for one in sorted(self.live, reverse=True))
-        return [one for one in every if one.producer is not None and one.producer.node == "CheckpointRetriever"]
+        every = (self.graph[number] for number in sorted(self.live, reverse=True))
+        return [node for node in every if node.producer is not None and node.producer.node == "CheckpointRetriever"]
 
     def _trained(self) -> Iterator[Training]:
         for run in dict.fromkeys(
@@ -223,7 +223,9 @@ class FinishedTrainings:
         """Refuse to start cold if there are versions, but none that this pipeline pushed to the folder."""
         if pushes:
             return
-        elsewhere = sorted({os.path.dirname(one.facts["pushed_destination"]) for one in pushes_of(self.graph).values()})
+        elsewhere = sorted(
+            {os.path.dirname(push.facts["pushed_destination"]) for push in pushes_of(self.graph).values()}
+        )
         there = served_versions(self.destination)
         if there or elsewhere:
             what = f"but has {len(there)} versions that the metadata does not know" if there else f"but to {elsewhere}"

@@ -96,10 +96,10 @@ def trained_spans(config: PipelineConfig) -> Trained:
                 f"the training #{run.id} behind {newest.name} does not record the spans that it read: `follow` cannot "
                 "tell what is new; begin in another `work_dir`."
             )
-        for one in pieces:
-            if one.span is not None:
-                spans.setdefault(one.span, one)
-                contents.setdefault((one.size, one.sha256), one.span)
+        for piece in pieces:
+            if piece.span is not None:
+                spans.setdefault(piece.span, piece)
+                contents.setdefault((piece.size, piece.sha256), piece.span)
     graphs = sum(1 for _ in trainings.transform_graphs_of(newest.run))
     return Trained(spans, contents, graphs, newest.run.id)
 
@@ -116,26 +116,26 @@ def arrived_spans(config: PipelineConfig, trained: Trained) -> Arrived:
         found = {piece.span: piece for piece in data_of_run(config).pieces if piece.span is not None}
     except DataError:  # nothing has arrived yet
         return Arrived()
-    left = {span: one for span, one in found.items() if span not in trained.spans}
+    left = {span: files for span, files in found.items() if span not in trained.spans}
     trains_again = config.warm_start is not None and config.warm_start.repeated_data == "train"
     copied = {} if trains_again else _copied(left, trained)
-    left = {span: one for span, one in left.items() if span not in copied}
+    left = {span: files for span, files in left.items() if span not in copied}
     last = max(map(span_order, trained.spans), default=None)
-    late = tuple(one for one in left if last is not None and span_order(one) < last)
-    kept = [(span, one) for span, one in found.items() if span in trained.spans]
-    changed = tuple(span for span, one in kept if has_changed(one, trained.spans[span]))
-    return Arrived(tuple(one for one in left if one not in late), late, changed, copied)
+    late = tuple(span for span in left if last is not None and span_order(span) < last)
+    kept = [(span, files) for span, files in found.items() if span in trained.spans]
+    changed = tuple(span for span, files in kept if has_changed(files, trained.spans[span]))
+    return Arrived(tuple(span for span in left if span not in late), late, changed, copied)
 
 
 def _copied(left: Mapping[Span, Piece], trained: Trained) -> dict[Span, Span]:
     """Return the spans whose content was trained on, or is that of a span before them, each with that span."""
-    sizes = collections.Counter([one.size for one in left.values()])
+    sizes = collections.Counter([files.size for files in left.values()])
     sizes.update({size for size, _ in trained.contents})
     copied = {}
     contents = dict(trained.contents)
-    for span, one in left.items():
-        if sizes[one.size] > 1:  # only then its files are read
-            before = contents.setdefault((one.size, content_of(one)), span)
+    for span, files in left.items():
+        if sizes[files.size] > 1:  # only then its files are read
+            before = contents.setdefault((files.size, content_of(files)), span)
             if before != span:
                 copied[span] = before
     return copied

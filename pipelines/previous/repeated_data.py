@@ -92,11 +92,13 @@ def trained_data(examples: Node | None) -> TrainedData | None:
 def compare(data: RunData, trained: TrainedData) -> Overlap:
     """Compare this run's data with that of a previous run."""
     by_span: dict[tuple[Span | None, str], TrainedPiece] = {
-        (one.span, one.source): one for one in trained.pieces if one.span is not None
+        (trained_piece.span, trained_piece.source): trained_piece
+        for trained_piece in trained.pieces
+        if trained_piece.span is not None
     }
     by_size: dict[int, list[TrainedPiece]] = {}
-    for one in trained.pieces:
-        by_size.setdefault(one.size, []).append(one)
+    for trained_piece in trained.pieces:
+        by_size.setdefault(trained_piece.size, []).append(trained_piece)
     matches = [
         (piece, by_span.get((piece.span, piece.source)) or _same_content(piece, by_size)) for piece in data.pieces
     ]
@@ -139,5 +141,5 @@ def _digest(path: str) -> str:
 
 
 def _same_content(piece: Piece, by_size: Mapping[int, Sequence[TrainedPiece]]) -> TrainedPiece | None:
-    same = [one for one in by_size.get(piece.size, ()) if one.sha256 == content_of(piece)]
-    return next((one for one in same if one.span == piece.span), same[0] if same else None)
+    same = [candidate for candidate in by_size.get(piece.size, ()) if candidate.sha256 == content_of(piece)]
+    return next((candidate for candidate in same if candidate.span == piece.span), same[0] if same else None)

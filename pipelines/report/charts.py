@@ -69,8 +69,8 @@ def health_rows(health: Figures, bounds: Health) -> list[Figures]:
             "figure": name.replace("_", " "),
             "bound": _bound(name, bounds),
             "cells": {
-                table: {"value": one["values"].get(name), "bad": (table, name) in bad}
-                for table, one in health["tables"].items()
+                table: {"value": figures["values"].get(name), "bad": (table, name) in bad}
+                for table, figures in health["tables"].items()
             },
         }
         for name in names

@@ -160,7 +160,7 @@ def figures_of_gate(store: MetadataStore, runs: Sequence[NodeRun], gate: str) ->
 def output_of(store: MetadataStore, runs: Sequence[NodeRun], name: str, type_name: str) -> str:
     """Return the folder of a node's output of that type in this run."""
     (execution,) = [int(run.execution or 0) for run in runs if run.node == name]
-    outputs = {node.type: node.uri for one in outputs_of(store, execution) for node in [read_node(store, one)]}
+    outputs = {node.type: node.uri for output in outputs_of(store, execution) for node in [read_node(store, output)]}
     return outputs[type_name]
 
 

@@ -49,7 +49,7 @@ def request_text(version: str, run: RunDescription, vocabularies: str, transform
 def _literal(value: npt.NDArray[Any]) -> str:
     """Write the arguments of `tf.constant`: the array as a literal, and its dtype if it is neither float32 nor text."""
     if value.dtype == object:
-        return repr([_shown(one) for one in value.tolist()])
+        return repr([_shown(item) for item in value.tolist()])
     dtype = "" if value.dtype == np.float32 else f", tf.{value.dtype.name}"
     return f"{value.tolist()!r}{dtype}"
 
@@ -57,7 +57,7 @@ def _literal(value: npt.NDArray[Any]) -> str:
 def _shown(value: Any) -> Any:
     """Decode the bytes that are UTF-8, also in lists; leave other bytes as they are."""
     if isinstance(value, list):
-        return [_shown(one) for one in value]
+        return [_shown(item) for item in value]
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError:

@@ -76,12 +76,12 @@ def save_report(report: Report, folder: str, reports: str | None = None) -> str:
     html = _html(report)
     text = json.dumps(dataclasses.asdict(report), indent=1)
     kept = None if reports is None else _kept_in(report, reports)
-    for one in (folder,) if kept is None else (kept, folder):
-        os.makedirs(one, exist_ok=True)
-        _write(os.path.join(one, "report.html"), html)
-        _write(os.path.join(one, "report.json"), text)
+    for place in (folder,) if kept is None else (kept, folder):
+        os.makedirs(place, exist_ok=True)
+        _write(os.path.join(place, "report.html"), html)
+        _write(os.path.join(place, "report.json"), text)
         if report.shadow is not None and "outputs" in report.shadow:
-            _write(os.path.join(one, "shadow.html"), shadow_html(report.shadow))
+            _write(os.path.join(place, "shadow.html"), shadow_html(report.shadow))
     return os.path.join(folder, "report.html")
 
 

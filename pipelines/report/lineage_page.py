@@ -292,13 +292,13 @@ def _charts(line: Sequence[Generation]) -> list[dict[str, str]]:
     charts: dict[str, dict[str, list[tuple[float, float]]]] = {"AUC on the eval split": {}, "tokens with a row": {}}
     auc, sizes = charts.values()
     drift = charts["% of rows with a token new to the model"] = {}
-    for run, one in enumerate(line, start=1):
-        auc.setdefault("AUC", []).extend([] if one.auc is None else [(run, one.auc)])
-        for name, size in one.sizes.items():
+    for run, generation in enumerate(line, start=1):
+        auc.setdefault("AUC", []).extend([] if generation.auc is None else [(run, generation.auc)])
+        for name, size in generation.sizes.items():
             sizes.setdefault(name, []).append((run, size))
-        for name, share in one.drift.items():
+        for name, share in generation.drift.items():
             drift.setdefault(name, []).append((run, 100 * share))
-    charts |= health_trends([one.health for one in line])
+    charts |= health_trends([generation.health for generation in line])
     return [
         {"title": title, "svg": line_chart(series, x_label="run")}
         for title, series in charts.items()
@@ -334,7 +334,7 @@ def _figure(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if value.is_integer() else f"{value:.4g}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_figure(one)}" for key, one in value.items())
+        return ", ".join(f"{key}: {_figure(item)}" for key, item in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(_figure, value))
     return str(value)

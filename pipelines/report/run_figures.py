@@ -123,7 +123,7 @@ def collect_report(
         drift=[row for vocabulary in vocabularies.values() for row in _drift(vocabulary)],
         sparse_cores=read_sparse_core_limits(by_type["components.TableConfigs"].uri),
         labels=label_figures(
-            by_type["ExampleStatistics"].uri, {name: one.column for name, one in config.targets.items()}, quality
+            by_type["ExampleStatistics"].uri, {name: label.column for name, label in config.targets.items()}, quality
         ),
         columns=column_figures(by_type["ExampleStatistics"].uri),
         features=feature_figures(vocabularies.values(), quality),
@@ -259,7 +259,7 @@ def _node(store: MetadataStore, run: NodeRun) -> Figures:
     """Return the figures of a node run; `made_in` is the time that its outputs took, maybe in a previous run."""
     made_in = run.seconds
     if run.state == "cached" and run.execution is not None:
-        producers = [read_node(store, one).producer for one in outputs_of(store, run.execution)[:1]]
+        producers = [read_node(store, output).producer for output in outputs_of(store, run.execution)[:1]]
         made_in = max((producer.seconds or 0.0 for producer in producers if producer is not None), default=0.0)
     known = {"node": run.node, "state": run.state, "seconds": run.seconds, "execution": run.execution}
     return {**known, "made_in": made_in}
@@ -368,7 +368,7 @@ def _tables(node: Node, config: EmbeddingConfig) -> list[Figures]:
             "optimizer": type(table.optimizer).__name__ if table.optimizer else "default",
             **plan[table.name],
         }
-        for table in sorted(config.tables, key=lambda one: -sum(plan[one.name][key] for key in _BYTES))
+        for table in sorted(config.tables, key=lambda table: -sum(plan[table.name][key] for key in _BYTES))
     ]
 
 

@@ -199,7 +199,7 @@ def flatten(value: Any, key: str = "", *, with_lists: bool = False) -> Iterator[
     if isinstance(value, Mapping) and value:
         for name, item in value.items():
             yield from flatten(item, f"{key}.{name}" if key else str(name), with_lists=with_lists)
-    elif with_lists and isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
+    elif with_lists and isinstance(value, list) and value and all(isinstance(entry, Mapping) for entry in value):
         for index, item in enumerate(value):
             yield from flatten(item, f"{key}.{_name(item, index)}", with_lists=True)
     else:
