@@ -273,9 +273,9 @@ shared-metadata: venv ## four pipelines on one store, 25 runs each, killed at ra
 
 .PHONY: dask
 dask: venv ## Beam's components and the whole demo on a Dask cluster of three processes, a worker killed midway; 1 and 2 workers by the clock
-	$(BIN)/pytest -m "slow or not slow" tests/components/test_dask_runner.py tests/pipelines/test_dask_cluster.py
+	$(BIN)/pytest -m "slow or not slow" tests/components/dask tests/pipelines/dask
 	$(BIN)/pytest -k dask tests/components/test_beam_runners.py
-	$(BIN)/python -m benchmarks.dask_scaling runs/dask_scaling
+	$(BIN)/python -m benchmarks.dask.dask_scaling runs/dask_scaling
 
 .PHONY: object-stores
 object-stores: venv .object-stores/.ready ## pushes to gs:// killed at random, and the demo with root, versions and checkpoints there, on fake-gcs-server

@@ -170,7 +170,7 @@ def test_floors_that_the_docs_name_are_those_of_the_contract():
 
 def test_wings_that_the_docs_name_are_those_of_the_contract():
     page = (ROOT / "docs" / "architecture.md").read_text()
-    drawn = re.search(r"\n\n    new_project (?:.+\n)+", page)[0]
+    drawn = re.search(r"\n\n    .+ > commands (?:.+\n)+", page)[0]
     assert floors(drawn.split(">")) == floors(contract("the wings of pipelines")["layers"])
 
 

@@ -171,7 +171,7 @@ class Executor(ComponentExecutor, base_beam_executor.BaseBeamExecutor):
         scratch = os.path.join(folder, ".temp_path")
         try:
             # Without TFT's copies of the reader for a second phase of analyzers: TFT 1.16 cannot make them under Beam
-            # 2.63 and later (TFT 1.17 can), and a runner that replaces transforms, as ours on Dask, cannot run them.
+            # 2.63 and later (TFT 1.17 can), and a runner that replaces transforms cannot run them.
             with self._make_beam_pipeline() as pipeline, tft_beam.Context(temp_dir=scratch):
                 rows = pipeline | "Read" >> (projected.BeamSource() if columns else _no_rows())
                 graph = (rows, projected.TensorAdapterConfig()) | "Analyse" >> tft_beam.AnalyzeDataset(preprocessing_fn)

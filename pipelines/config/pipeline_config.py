@@ -10,12 +10,12 @@ from pydantic import AfterValidator, Field
 
 from components.example_gen.row_selection import RowFilter, Split, SplitByHash
 from components.example_gen.settings import Columns, Label
-from components.installed import is_installed
 from components.pusher.push_section import Push
 from components.shadow.shadow_section import Shadow
 from embedding_core.errors import ConfigError
 from embedding_core.health.judgement import Health
 from embedding_core.planning.table_overrides import TableOverrides
+from embedding_core.rooms import hooks, with_keys
 from embedding_core.schema import (
     NAME_RULE,
     ByName,
@@ -36,37 +36,6 @@ from embedding_core.training_config import Training, WarmStart
 from pipelines.config.data import Data, is_address
 from pipelines.config.feature_sections import Features, VocabularyEvolution, VocabularyLimits
 from pipelines.config.metrics import Evaluation
-
-# Defines the section `beam`: where the work of Beam's components is done.
-
-_SCHEMES = ("tcp://", "tls://")
-
-
-class Beam(Section):
-    """Where Beam's components (ExampleGen, StatisticsGen, Transform, VocabularyGen, Evaluator) do their work.
-
-    Attributes:
-      runner: "in_process" works in the process of the run, or in `data.workers` processes; "dask" on a Dask cluster,
-        whose workers need tfx-embeddings[dask], the modules of `python_path` and the files of the run. Flink, Spark
-        and Dataflow are for compiled pipelines: see `kubeflow.beam_args`.
-      address: address of the Dask scheduler, such as tcp://10.0.0.5:8786.
-    """
-
-    runner: Literal["in_process", "dask"] = "in_process"
-    address: Text | None = None
-
-    def mistakes(self) -> Mistakes:
-        """Yield the mistakes that involve several fields, and a missing package."""
-        if self.runner == "in_process":
-            if self.address is not None:
-                yield "address", f"is {self.address!r}, but `beam.runner` is 'in_process': leave it out, or name dask."
-            return
-        if self.address is None or not self.address.startswith(_SCHEMES):
-            rule = "it must be the address of a Dask scheduler, such as tcp://10.0.0.5:8786."
-            yield "address", f"is {self.address!r}: {rule}"
-        if not is_installed("distributed"):
-            yield "runner", "is 'dask', but the package distributed is missing: install tfx-embeddings[dask]."
-
 
 # Declares the section `follow`: how spans are trained as they arrive.
 
@@ -216,6 +185,7 @@ class Model(Section):
 # Defines the whole configuration of a pipeline: one class that names every section.
 
 
+@with_keys("", hooks("components", "keys"))
 class PipelineConfig(Section):
     """Configuration of one pipeline. `load_config` and `config_from_mapping` make and check it; its paths are absolute.
 
@@ -244,7 +214,6 @@ class PipelineConfig(Section):
       shadow: recorded requests that are replayed before a push, and bounds; null leaves Shadow out of the pipeline.
       push: destination of the served model.
       follow: how `tfx-embeddings follow` runs the pipeline on spans as they arrive.
-      beam: where the work of Beam's components is done.
       kubeflow: settings for Kubeflow Pipelines or Vertex AI; null if the pipeline is not compiled for them.
       permissions: who may read the files that a run writes, pushed versions included: only their "owner", also the
         owner's "group", or whoever the "umask" of the process allows. Files in a bucket follow the bucket's rules.
@@ -282,7 +251,6 @@ class PipelineConfig(Section):
     shadow: Shadow | None = None
     push: Push = Field(default_factory=Push)
     follow: Follow = Field(default_factory=Follow)
-    beam: Beam = Field(default_factory=Beam)
     kubeflow: Kubeflow | None = None
     permissions: Literal["owner", "group", "umask"] = "owner"
     metadata: Text | None = None

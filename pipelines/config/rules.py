@@ -7,6 +7,7 @@ from collections.abc import Callable
 from components.example_gen.settings import EXTENSIONS, format_of
 from components.shadow.shadow_section import log_files
 from embedding_core.errors import ConfigError, nearest
+from embedding_core.rooms import hooks
 from embedding_core.schema import Mistakes
 from embedding_core.storage import is_remote
 from pipelines.config.column_rules import COLUMN_RULES, HISTORY_RULES, column_uses, label_columns, label_paths
@@ -87,44 +88,13 @@ VERSION_RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]]
 ]
 
 
-# Checks the rules on clusters and servers: where Beam works, and where the metadata is.
-
-
-def _one_kind_of_workers(config: PipelineConfig) -> Mistakes:
-    if config.beam.runner == "dask" and config.data.workers > 1:
-        given = f"is {config.data.workers}, but `beam.runner` is 'dask', whose cluster has workers of its own"
-        yield "data.workers", f"{given}: leave it out."
-
-
-def _one_runner(config: PipelineConfig) -> Mistakes:
-    if config.beam.runner == "dask" and config.kubeflow is not None and config.kubeflow.beam_args:
-        yield "kubeflow.beam_args", "is given, but `beam.runner` is 'dask': leave out one of the two."
-
-
-def _server_has_an_address(config: PipelineConfig) -> Mistakes:
-    if config.metadata is None or not is_server(config.metadata):
-        return
-    try:
-        MetadataServer.of(config.metadata)
-    except ConfigError as error:
-        yield "metadata", str(error).removeprefix("`metadata` ")
-
-
-CLUSTER_RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = [
-    (frozenset({"beam", "data"}), _one_kind_of_workers),
-    (frozenset({"beam", "kubeflow"}), _one_runner),
-    (frozenset({"metadata"}), _server_has_an_address),
-]
-"""Rules with the sections that each reads."""
-
-
 # Checks the rules that involve several sections. A rule runs only if the sections that it reads have no mistakes.
 
 RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = [
-    *CLUSTER_RULES,
     *COLUMN_RULES,
     *HISTORY_RULES,
     *VERSION_RULES,
+    *(rule for room in hooks("pipelines", "rules") for rule in room.RULES),
 ]
 
 
@@ -134,6 +104,16 @@ def _rule(*needs: str) -> Callable[[Callable[[PipelineConfig], Mistakes]], Calla
         return function
 
     return add
+
+
+@_rule("metadata")
+def _server_has_an_address(config: PipelineConfig) -> Mistakes:
+    if config.metadata is None or not is_server(config.metadata):
+        return
+    try:
+        MetadataServer.of(config.metadata)
+    except ConfigError as error:
+        yield "metadata", str(error).removeprefix("`metadata` ")
 
 
 @_rule("data")

@@ -9,6 +9,7 @@ from typing import Any
 
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
+from embedding_core.rooms import hooks
 from embedding_core.schema import Json
 from pipelines.config import PipelineConfig
 from pipelines.config.metadata_server import MetadataServer, is_server
@@ -101,17 +102,13 @@ def local_target(config: PipelineConfig) -> RunTarget:
 
 
 def beam_args(config: PipelineConfig, workers: int = 1) -> tuple[str, ...]:
-    """Return the arguments of Beam: those of a Dask cluster, or of `workers` processes on this machine."""
-    if config.beam.runner == "dask":
-        return on_dask(str(config.beam.address))
+    """Return the arguments of Beam: those of a room's runner, or of `workers` processes on this machine."""
+    for room in hooks("pipelines", "beam_runner"):
+        if arguments := room.beam_args(config):
+            return tuple(arguments)
     if workers == 1:
         return IN_PROCESS
     return (*IN_PROCESS, "--direct_running_mode=multi_processing", f"--direct_num_workers={workers}")
-
-
-def on_dask(address: str) -> tuple[str, ...]:
-    """Return the arguments that run Beam on the Dask cluster whose scheduler is at `address`."""
-    return ("--runner=components.dask_runner.DaskRunner", f"--dask_cluster={address}", NO_CONTAINER)
 
 
 # Names the artifacts of previous runs that a run starts from.

@@ -2,7 +2,7 @@
 
 Flink and Spark use the portable protocol. Here Beam's own job service replaces theirs, and the workers are in this
 process (LOOPBACK), so only the containers of the workers are not tested. The workers of Dask are in this process too;
-tests/pipelines/test_dask_cluster.py has them in processes of their own.
+tests/pipelines/dask/test_dask_cluster.py has them in processes of their own.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import time
 import pytest
 
 from embedding_core.errors import ConfigError
-from pipelines.pipeline.run_target import IN_PROCESS, NO_CONTAINER, on_dask
+from pipelines.pipeline.run_target import IN_PROCESS, NO_CONTAINER
 
 pytestmark = pytest.mark.tfx
 
@@ -131,9 +131,11 @@ def test_portable_runner_gives_the_same_examples_and_vocabularies(rows, here, tm
         assert count(examples, tmp_path / "parts", arguments, PARTS) == here[1]
 
 
+@pytest.mark.room("dask")
 def test_dask_gives_the_same_examples_and_vocabularies(rows, here, tmp_path):
     import distributed
 
+    from pipelines.dask.beam_runner import on_dask
     from pipelines.local.content import read_content
 
     local = {"processes": False, "threads_per_worker": 1, "protocol": "tcp", "dashboard_address": None}

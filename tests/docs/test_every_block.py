@@ -51,7 +51,7 @@ TEXTS = {
     ("docs/health.md", "the share of"): "an error message",
     ("docs/preflight.md", "the largest gradient"): "a formula",
     ("docs/preflight.md", "-m venv"): "tests/embedding_core/tpu_compiler compiles in such an environment",
-    ("docs/scale.md", "dask scheduler"): "tests/pipelines/test_dask_cluster.py starts the same commands",
+    ("docs/scale.md", "dask scheduler"): "tests/pipelines/dask/test_dask_cluster.py starts the same commands",
     ("docs/serving.md", "docker run"): "needs TensorFlow Serving's server, which is in no package index",
     ("docs/serving.md", "openssl rand"): "a shell variable",
     ("docs/serving.md", "POST /v1"): "a request; tests/deltas sends it",

@@ -45,6 +45,7 @@ def test_workers_are_processes_of_beam(workers, mode):
     assert options.direct_num_workers == workers
 
 
+@pytest.mark.room("dask")
 def test_beam_on_dask_is_given_to_every_component_by_the_runner_of_the_project():
     from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
@@ -52,7 +53,7 @@ def test_beam_on_dask_is_given_to_every_component_by_the_runner_of_the_project()
 
     target = local_target(load_config(TAXI, ["beam.runner=dask", "beam.address=tcp://10.0.0.5:8786"]))
     options = PipelineOptions(list(target.beam_args)).view_as(StandardOptions)
-    assert options.runner == "components.dask_runner.DaskRunner"
+    assert options.runner == "components.dask.dask_runner.DaskRunner"
     assert "--dask_cluster=tcp://10.0.0.5:8786" in target.beam_args
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.dask_cluster import running_cluster
-from pipelines.pipeline.run_target import on_dask
+from benchmarks.dask.dask_cluster import running_cluster
+from pipelines.dask.beam_runner import on_dask
 from tests.components.test_beam_runners import PARTS, WORKERS, count, ingest
 
 pytestmark = [pytest.mark.tfx, pytest.mark.slow]
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 
 
 @pytest.fixture

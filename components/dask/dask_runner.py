@@ -5,7 +5,7 @@ what a DoFn yields at the end of a bundle; and computes only the last transform 
 (docs/decisions/0036-beam-on-dask.md). This runner translates batch pipelines in the global window. It refuses
 whatever it cannot translate.
 
-    --runner=components.dask_runner.DaskRunner --dask_cluster=tcp://<host>:8786
+    --runner=components.dask.dask_runner.DaskRunner --dask_cluster=tcp://<host>:8786
 
 A PCollection is a list of Dask tasks, each of which returns a partition, a list of elements. If a worker dies, Dask
 runs its tasks again on another one.

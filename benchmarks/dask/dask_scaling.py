@@ -1,7 +1,7 @@
 """Measures ExampleGen on Dask clusters of one and of two workers, by the clock, in alternation.
 
-Run it with ``python -m benchmarks.dask_scaling FOLDER``. It writes CSV files of long lines into the folder, which take
-far longer to parse than to send. The workers have loaded TFX before the first measurement.
+Run it with ``python -m benchmarks.dask.dask_scaling FOLDER``. It writes CSV files of long lines into the folder,
+which take far longer to parse than to send. The workers have loaded TFX before the first measurement.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import time
 
 import numpy as np
 
-from benchmarks.dask_cluster import running_cluster
-from pipelines.pipeline.run_target import on_dask
+from benchmarks.dask.dask_cluster import running_cluster
+from pipelines.dask.beam_runner import on_dask
 
 _FILES, _TOKENS = 16, 40
 

@@ -9,7 +9,8 @@ from apache_beam.transforms.userstate import CombiningValueStateSpec
 from apache_beam.transforms.window import FixedWindows, GlobalWindows
 
 from embedding_core.errors import ConfigError, UnsupportedError
-from pipelines.pipeline.run_target import IN_PROCESS, on_dask
+from pipelines.dask.beam_runner import on_dask
+from pipelines.pipeline.run_target import IN_PROCESS
 
 pytestmark = pytest.mark.tfx
 UPSTREAM = "apache_beam.runners.dask.dask_runner.DaskRunner"
@@ -125,7 +126,7 @@ def test_the_error_of_a_worker_is_raised_here(address):
 
 
 def test_an_address_without_a_scheduler_is_an_error(monkeypatch):
-    from components import dask_runner
+    from components.dask import dask_runner
 
     monkeypatch.setattr(dask_runner, "_CONNECT_SECONDS", 1)
     with socket.socket() as free:
@@ -139,7 +140,7 @@ def test_an_address_without_a_scheduler_is_an_error(monkeypatch):
 def test_a_scheduler_without_workers_is_an_error(monkeypatch):
     import distributed
 
-    from components import dask_runner
+    from components.dask import dask_runner
 
     monkeypatch.setattr(dask_runner, "_WORKER_SECONDS", 0.2)
     with distributed.LocalCluster(processes=False, n_workers=0, protocol="tcp", dashboard_address=None) as empty:

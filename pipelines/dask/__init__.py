@@ -1,0 +1,1 @@
+"""Room of Dask: its rules over several sections of the configuration, and the arguments of Beam."""
