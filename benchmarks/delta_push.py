@@ -22,11 +22,12 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.deltas.content import Delta
+from embedding_core.deltas.export import DeltaExport
+from embedding_core.deltas.graph import checksum
+from embedding_core.deltas.served_state import LoadedVersion, read_state
 from embedding_core.model_inputs import model_inputs
-from embedding_core.serving import DeltaExport, export_model
-from embedding_core.serving.delta import Delta
-from embedding_core.serving.delta_graph import checksum
-from embedding_core.serving.served_state import LoadedVersion, read_state
+from embedding_core.serving import export_model
 
 DIM, SECRET = 16, b"a secret of the benchmark"
 
@@ -50,7 +51,7 @@ def export(folder, rows, bits, deltas):
         model=model,
         signatures=("embeddings",),
         rows_dtype=f"float{bits}",
-        deltas=DeltaExport(secret=SECRET) if deltas else None,
+        form=DeltaExport(secret=SECRET) if deltas else None,
     )
     return folder
 

@@ -20,22 +20,16 @@ from embedding_core.errors import ConfigError, DataError, VocabularyError
 # it is dropped. *Invalid ids*, which only raw integer features can have, are handled by the lookup of rows, which
 # applies the feature's `invalid_id` (`embedding_core.normal_form`).
 
-_SIZE = "size_of_export"
-_IS_SIZE = re.compile(rf"(.*/)?{_SIZE}(_\d+)?")
+SIZE_CONSTANT = "size_of_export"
+"""The name of the operation of a `size_constant`."""
 
 
 def size_constant(value: Any, dtype: tf.DType) -> tf.Tensor:
     """Return a constant that follows from how many tokens the tables have, and from where their rows are.
 
-    Two exports of a model may differ in it, although a delta leads from one to the other: the name of its operation
-    tells it from all other constants, which must be equal (`embedding_core.serving.delta_export`).
+    Exports of one model that was trained on other data may differ in it: its name tells it from other constants.
     """
-    return tf.constant(value, dtype, name=_SIZE)
-
-
-def is_size_constant(name: str) -> bool:
-    """Return whether the operation of that name is a `size_constant`."""
-    return _IS_SIZE.fullmatch(name) is not None
+    return tf.constant(value, dtype, name=SIZE_CONSTANT)
 
 
 def _count_lines(path: str) -> int:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 _Class = TypeVar("_Class", bound=type)
 
-ROOMS: Mapping[str, tuple[str, ...]] = {"dask": ("beam",), "new_project": (), "triton": ()}
+ROOMS: Mapping[str, tuple[str, ...]] = {"dask": ("beam",), "deltas": ("push.deltas",), "new_project": (), "triton": ()}
 """The keys of the YAML file that belong to each room. `make removable` takes away one room after the other."""
 
 MISSING = "it belongs to the optional part {!r}, which is not installed; install the whole of tfx-embeddings."

@@ -19,19 +19,19 @@ from components import component_spec as keys
 from components import progress
 from components.base_executor import ComponentExecutor, Execution
 from components.compat import PusherExecutor
-from components.pusher.delta_push import find_pushed, push_delta
+from components.deltas.push import find_pushed, push_delta
 from components.pusher.proof import edges_of, prove, rows_below
 from components.pusher.publish import publish
 from components.pusher.push_section import Deltas
 from components.pusher.served import Publication, identity_of, model_digests
 from components.pusher.trained_model import Sources, Trained, load_trained
 from components.pusher.warmup import write_warmup
-from embedding_core.delta_protocol import DeltaError
+from embedding_core.deltas.export import DeltaExport
+from embedding_core.deltas.protocol import DeltaError
+from embedding_core.deltas.served_state import Layout
 from embedding_core.errors import CheckpointError, NonfiniteError
 from embedding_core.rows_dtype import dtypes_of_tables
 from embedding_core.schema import Json
-from embedding_core.serving import DeltaExport
-from embedding_core.serving.served_state import Layout
 from embedding_core.shadow.request_rows import Public
 from embedding_core.storage import is_remote, scratch_folder
 from embedding_core.top_k_config import TopK

@@ -32,7 +32,7 @@ from embedding_core.proof.top_k import Answers, answers_with, best_of_all, compa
 from embedding_core.rows_dtype import RowsDtype
 from embedding_core.schema import Json
 from embedding_core.serving import columns_of, named_inputs
-from embedding_core.serving.served_state import lines_of
+from embedding_core.serving.table_blocks import lines_of
 from embedding_core.top_k_config import TopK
 
 # Proves what a two-tower model serves besides its logit: the vectors of its towers, and the best candidates.

@@ -42,7 +42,7 @@ from embedding_core.storage import (
 )
 
 DELTAS = "deltas"
-"""The folder, beside the versions, of their deltas (`components.pusher.delta_chain`)."""
+"""The folder, beside the versions, of their deltas (`components.deltas.chain`)."""
 _END = re.compile(r"\.deltas-(?P<version>[0-9]+)-(?P<number>[0-9]+)")
 _HIDDEN = "version"
 _ORDER_LOCK = ".versions.lock"

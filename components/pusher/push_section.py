@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
-from embedding_core.delta_protocol import require_secret
+from embedding_core.deltas.protocol import require_secret
 from embedding_core.errors import ConfigError
 from embedding_core.rows_dtype import RowsDtypeSetting
 from embedding_core.schema import Json, NonNegative, Positive, PositiveNumber, Section, Share, Text

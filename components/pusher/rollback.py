@@ -7,7 +7,7 @@ import datetime
 import os
 from pathlib import Path
 
-from components.pusher.delta_chain import chain_of_version, write_chain
+from components.deltas.chain import chain_of_version, write_chain
 from components.pusher.publish import publish, require_local
 from components.pusher.served import Publication, content_digest, served_versions, verify_version, version_digests
 from embedding_core.errors import CheckpointError, ConfigError

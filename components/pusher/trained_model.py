@@ -18,7 +18,7 @@ from embedding_core.engines import HostEngine
 from embedding_core.errors import ConfigError
 from embedding_core.model_inputs import call_model, is_two_tower, sequence_lengths, served_outputs, token_candidate
 from embedding_core.rows_dtype import RowsDtype, RowsDtypes
-from embedding_core.serving import DeltaExport, columns_of, export_model, named_inputs, synthetic_rows
+from embedding_core.serving import ExportForm, columns_of, export_model, named_inputs, synthetic_rows
 from embedding_core.serving.lookups import rounded
 from embedding_core.tasks import POSITIVE, Task
 from embedding_core.top_k_config import TopK
@@ -86,12 +86,12 @@ class Trained:
             [self.model.candidate_vectors(self.engine.lookup(features)).numpy() for features in ragged]
         )
 
-    def is_served_as_evaluated(self, dtypes: Mapping[str, RowsDtype], top_k: TopK, deltas: DeltaExport | None) -> bool:
+    def is_served_as_evaluated(self, dtypes: Mapping[str, RowsDtype], top_k: TopK, form: ExportForm | None) -> bool:
         """Return whether `export` would write the model that the trainer exported and the Evaluator judged.
 
-        That model has float32 rows, the defaults of `TopK`, and takes no deltas.
+        That model has float32 rows, the defaults of `TopK`, and no other form.
         """
-        plain = deltas is None and all(dtype == "float32" for dtype in dtypes.values())
+        plain = form is None and all(dtype == "float32" for dtype in dtypes.values())
         return plain and (top_k == TopK() or not is_two_tower(self.model))
 
     def export(
@@ -99,7 +99,7 @@ class Trained:
         folder: str,
         rows_dtype: RowsDtypes = "float32",
         top_k: TopK | None = None,
-        deltas: DeltaExport | None = None,
+        form: ExportForm | None = None,
     ) -> tuple[str, ...]:
         """Write the serving-only SavedModel, with rows of type `rows_dtype`; return the names of its signatures."""
         return export_model(
@@ -112,7 +112,7 @@ class Trained:
             tasks=self.tasks,
             rows_dtype=rows_dtype,
             top_k=top_k,
-            deltas=deltas,
+            form=form,
         )
 
     def round_rows(self, dtypes: Mapping[str, RowsDtype]) -> None:

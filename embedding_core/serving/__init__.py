@@ -1,13 +1,12 @@
 """Exports SavedModels that look up on CPU, hold their vocabularies, and load with TensorFlow alone."""
 
-from embedding_core.serving.delta_graph import DeltaExport
 from embedding_core.serving.export import export_embeddings, export_model
 from embedding_core.serving.request_tensors import named_inputs
-from embedding_core.serving.serving_module import columns_of
+from embedding_core.serving.serving_module import ExportForm, columns_of
 from embedding_core.serving.synthetic_requests import private_sources, synthetic_rows
 
 __all__ = [
-    "DeltaExport",
+    "ExportForm",
     "columns_of",
     "export_embeddings",
     "export_model",

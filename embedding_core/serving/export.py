@@ -15,9 +15,7 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError, nearest
 from embedding_core.model_inputs import is_two_tower
 from embedding_core.rows_dtype import RowsDtypes
-from embedding_core.serving.delta_export import layout_of, save_layout, spare_rows, with_deltas
-from embedding_core.serving.delta_graph import DeltaExport
-from embedding_core.serving.serving_module import ServingModule
+from embedding_core.serving.serving_module import ExportForm, ServingModule
 from embedding_core.serving.signatures import (
     Signature,
     counters,
@@ -47,7 +45,7 @@ def export_model(
     signatures: Collection[str] | None = None,
     top_k: TopK | None = None,
     rows_dtype: RowsDtypes = "float32",
-    deltas: DeltaExport | None = None,
+    form: ExportForm | None = None,
 ) -> tuple[str, ...]:
     """Write a SavedModel that looks up on CPU and loads with TensorFlow alone.
 
@@ -70,7 +68,7 @@ def export_model(
         100, by exact search.
       rows_dtype: type of the served rows, or types by table, the others being float32. "float16" halves a table, whose
         values are rounded to 11 significant bits; "int8" stores a row of n values in n + 8 bytes (`row_formats`).
-      deltas: how to export a model that takes deltas, with the signature `apply_delta`; None for one that does not.
+      form: what the model has besides; None for `ExportForm()`, which adds nothing.
 
     Returns:
       The names of the signatures written.
@@ -79,7 +77,7 @@ def export_model(
       CheckpointError: the tables are not those of the configuration, or a table or the model holds NaN or infinity.
       VocabularyError: a vocabulary is missing or has another size.
       ConfigError: the destination is not empty, a signature or a type or table of `rows_dtype` is unknown, an input
-        has no source, or the model has a Lambda layer, or cannot take deltas.
+        has no source, the model has a Lambda layer, or `form` refuses it.
     """
     path = os.fspath(destination)
     if tf.io.gfile.exists(path) and tf.io.gfile.listdir(path):
@@ -87,22 +85,19 @@ def export_model(
     require_model_inputs(model, config, dense)
     require_no_lambda(model)
     files = {name: os.fspath(file) for name, file in vocabularies.items()}
-    spare = None if deltas is None else spare_rows(config, deltas)
-    module = ServingModule(config, tables, files, dense, rows_dtype, spare)
+    form = form or ExportForm()
+    module = ServingModule(config, tables, files, dense, rows_dtype, form)
     module.hold(model)
     possible = _signatures(module, model, tasks, files, labels, top_k or TopK())
     chosen = set(possible if signatures is None else {"serving_default", *signatures})
     unknown = sorted(chosen - set(possible))
     if unknown:
         raise ConfigError(f"unknown signature {unknown[0]!r}; this model can have: {', '.join(possible)}.")
-    written = {name: function for name, function in possible.items() if name in chosen}
-    layout = None if deltas is None else layout_of(module, files)
-    if deltas is not None and layout is not None:
-        written = with_deltas(module, written, layout, files, deltas)
+    written: Mapping[str, Signature] = {name: function for name, function in possible.items() if name in chosen}
+    written = form.signatures(module, written, files)
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(module, path, signatures=written, options=options)
-    if layout is not None:
-        save_layout(layout, module, path)
+    form.save(module, path)
     return tuple(written)
 
 

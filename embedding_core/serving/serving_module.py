@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import tensorflow as tf
 import tf_keras
@@ -25,7 +26,6 @@ from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, 
 from embedding_core.model_inputs import length_name, length_of
 from embedding_core.rows_dtype import RowsDtypes, dtypes_of_tables
 from embedding_core.serving.lookups import (
-    ChangingTokenTable,
     Counts,
     Rows,
     Several,
@@ -59,6 +59,29 @@ def columns_of(config: EmbeddingConfig, dense: DenseInputs | None, *, with_dense
     return Columns(chosen, dense.spec if dense is not None and needed else {})
 
 
+class ExportForm:
+    """The form of an exported model: with what answers requests, and no more. A subclass adds to it.
+
+    Attributes:
+      token_table: maps the tokens of a table to its rows.
+    """
+
+    token_table: type[TokenTable] = TokenTable
+
+    def rows_to_come(self, config: EmbeddingConfig) -> Mapping[str, int] | None:
+        """Return how many rows of zeros each table gets for new tokens; None if no row changes while it is served."""
+        return None
+
+    def signatures(
+        self, module: ServingModule, signatures: Mapping[str, Any], vocabularies: Mapping[str, str]
+    ) -> Mapping[str, Any]:
+        """Change and add signatures; `vocabularies` are the files by name."""
+        return signatures
+
+    def save(self, module: ServingModule, folder: str) -> None:
+        """Write further files into the folder that the module was saved to."""
+
+
 class ServingModule(tf.Module):
     """Computes activations and dense inputs from raw columns, with the functions that training uses.
 
@@ -73,7 +96,7 @@ class ServingModule(tf.Module):
         vocabularies: Mapping[str, str],
         dense: DenseInputs | None,
         rows_dtype: RowsDtypes = "float32",
-        spare: Mapping[str, int] | None = None,
+        form: ExportForm | None = None,
     ) -> None:
         """Check tables and vocabularies, and hold them.
 
@@ -83,7 +106,7 @@ class ServingModule(tf.Module):
           vocabularies: path of the plain token file by vocabulary name.
           dense: source of dense inputs and of columns `after_transform`.
           rows_dtype: type of the rows in the blocks.
-          spare: number of rows by table that deltas may give to new tokens; None if no delta will be applied.
+          form: the form of the export; None for `ExportForm()`.
 
         Raises:
           CheckpointError: a table is missing, extra, of another shape, or holds a value that is not finite.
@@ -91,23 +114,21 @@ class ServingModule(tf.Module):
           ConfigError: `rows_dtype` names an unknown type or table.
         """
         super().__init__()
+        form = form or ExportForm()
         self._config = config.replace(features=tuple(_served(feature) for feature in config.features))
         self._dense = dense
         by_name = {key if isinstance(key, str) else key.name: value for key, value in tables.items()}
         require_same_names(config, by_name)
         dtypes = dtypes_of_tables(rows_dtype, by_name)
-        self.tables, rows = tables_to_blocks(config, by_name, dtypes, spare)
+        self.tables, rows = tables_to_blocks(config, by_name, dtypes, form.rows_to_come(config))
         self._rows = MappingProxyType(rows)  # TensorFlow does not track this type: `tables` already holds the blocks
         self.token_tables = {
-            table.name: (TokenTable if spare is None else ChangingTokenTable).of(
-                table, vocabulary_file(table, vocabularies)
-            )
+            table.name: form.token_table.of(table, vocabulary_file(table, vocabularies))
             for table in config.tables
             if table.vocabulary is not None
         }
         self.transform = [] if dense is None else dense.tracked
         self.dense_variables: list[tf.Variable] = []
-        self.deltas: tf.Module | None = None
         self._counted = [feature.name for feature in self._config.features if _is_counted(self._config, feature)]
         with tf.device(_CPU):
             self.dropped = tf.Variable(tf.zeros([len(self._counted)], tf.int64), trainable=False, name="dropped_ids")

@@ -19,6 +19,7 @@ from embedding_core.errors import CheckpointError, ConfigError, NonfiniteError, 
 from embedding_core.model_inputs import length_name
 from embedding_core.rows_dtype import RowsDtype, row_width
 from embedding_core.serving.lookups import Rows, encoded, rounded
+from embedding_core.storage import open_file
 
 Part: TypeAlias = tf.Variable | npt.NDArray[np.float32]
 TableRows: TypeAlias = Any
@@ -48,6 +49,13 @@ def vocabulary_file(table: TableConfig, vocabularies: Mapping[str, str]) -> str:
     return str(vocabularies[table.vocabulary])
 
 
+def lines_of(path: str) -> list[bytes]:
+    """Read the lines of a file of tokens, local or in an object store."""
+    with open_file(path) as file:
+        content: bytes = file.read()
+    return content.removesuffix(b"\n").split(b"\n") if content else []
+
+
 def tables_to_blocks(
     config: EmbeddingConfig,
     tables: Mapping[str, TableRows],
@@ -65,7 +73,7 @@ def tables_to_blocks(
       config: tables and their shapes.
       tables: float32 `[rows, dim]` by name: a variable, an array, or a ShardedVariable.
       dtypes: type of the served rows of each table.
-      spare: number of rows of zeros after each table, for tokens that deltas bring; None if there will be no deltas.
+      spare: number of rows of zeros after each table, for tokens to come; None if no row changes while it is served.
 
     Returns:
       The variables by block, and the location of each table's rows.

@@ -17,9 +17,9 @@ from typing import Any
 import numpy.typing as npt
 from typing_extensions import Self
 
-from embedding_core.delta_protocol import MODEL_DIGEST
 from embedding_core.errors import CheckpointError, DataError, nearest
 from embedding_core.proof.parity import error_line, scoring_environment
+from embedding_core.rooms import hooks
 from embedding_core.schema import Json
 from embedding_core.shadow.answer_differences import Distribution, Tally, compare_answers
 from embedding_core.shadow.answering import array_of, read_message, write_message
@@ -402,10 +402,11 @@ def _one_refuses(answers: tuple[Answer, Answer]) -> bool:
 
 
 def _without_digest(answer: Answer) -> Answer:
-    """Leave out the digest of the state that answered, which two versions that take deltas never have in common."""
-    if answer.outputs is None or MODEL_DIGEST not in answer.outputs:
+    """Leave out outputs that say which state answered, which two versions never have in common."""
+    names = {name for room in hooks("embedding_core", "state_outputs") for name in room.STATE_OUTPUTS}
+    if answer.outputs is None or names.isdisjoint(answer.outputs):
         return answer
-    outputs = {name: one for name, one in answer.outputs.items() if name != MODEL_DIGEST}
+    outputs = {name: one for name, one in answer.outputs.items() if name not in names}
     return dataclasses.replace(answer, outputs=outputs)
 
 

@@ -17,7 +17,6 @@ from embedding_core.rooms import hooks
 from pipelines.commands import (
     checkpoint_command,
     compare_command,
-    delta_command,
     metadata_command,
     plan_command,
     run_command,
@@ -272,7 +271,6 @@ def compile_(
 app.add_typer(checkpoint_command.app, name="checkpoint")
 app.add_typer(metadata_command.app, name="metadata")
 version_command.register(app)
-delta_command.register(app)
 compare_command.register(app)
 plan_command.register(app)
 shadow_command.register(app)

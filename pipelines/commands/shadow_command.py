@@ -101,11 +101,11 @@ def _apply_deltas(version: VersionProcess, secret_variable: str | None) -> None:
     """
     import tensorflow as tf
 
-    from components.pusher.delta_chain import exported_digest, read_chain, version_with_deltas
-    from components.pusher.delta_client import apply_chain
+    from components.deltas.chain import exported_digest, read_chain, version_with_deltas
+    from components.deltas.client import apply_chain
     from components.pusher.push_section import secret_in
     from components.pusher.served import manifest_facts
-    from embedding_core.delta_protocol import APPLY_DELTA, DeltaError
+    from embedding_core.deltas.protocol import APPLY_DELTA, DeltaError
     from embedding_core.storage import is_remote
 
     found = None if is_remote(version.path) else version_with_deltas(version.path)

@@ -34,7 +34,7 @@ def verify(version: _Version, as_json: _Json = False) -> None:
 
     Exit code 1: a file is damaged; the error names it.
     """
-    from components.pusher.delta_chain import chain_of_version
+    from components.deltas.chain import chain_of_version
     from components.pusher.publish import require_local
     from components.pusher.served import verify_version
 

@@ -13,7 +13,7 @@ from ml_metadata import MetadataStore
 from rich.console import Console
 
 from components import compat
-from components.pusher.delta_chain import damage_of_chain, last_delta
+from components.deltas.chain import damage_of_chain, last_delta
 from components.pusher.publish import set_version_aside
 from components.pusher.served import damage_of, served_versions
 from embedding_core.errors import ConfigError

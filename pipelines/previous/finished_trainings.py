@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
-from components.pusher.delta_chain import last_delta, served_facts
+from components.deltas.chain import last_delta, served_facts
 from components.pusher.served import MODEL, served_versions
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.storage import is_remote

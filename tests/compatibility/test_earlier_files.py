@@ -13,7 +13,7 @@ from components.pusher.served import find_published, served_versions, verify_ver
 from embedding_core.checkpoint import load_checkpoint_into, retrieve, verify
 from embedding_core.engines import HostEngine
 from embedding_core.rows_dtype import ROWS_DTYPES
-from embedding_core.vocabulary import load_vocabularies
+from embedding_core.vocabulary import load_vocabularies, save_vocabulary
 
 TESTS = Path(__file__).parents[1]
 WRITTEN = sorted(path.parent.name for path in (TESTS / "compatibility/data").glob("*/files.tar.xz"))
@@ -120,3 +120,13 @@ def test_there_are_files_of_every_number_of_a_format_up_to_todays(formats_writte
 def test_there_are_versions_of_every_type_of_rows(tmp_path):
     found = {base.name for name in WRITTEN for base in unpacked(name, tmp_path / name).glob("served_*")}
     assert found == {f"served_{dtype}" for dtype in ROWS_DTYPES}
+
+
+def test_files_of_a_vocabulary_have_todays_bytes(tmp_path):
+    then = unpacked("1bd8e93", tmp_path / "then") / "embedding_checkpoint/vocabularies"
+    (tmp_path / "now").mkdir()
+    for vocabulary in load_vocabularies(then).values():
+        save_vocabulary(vocabulary, tmp_path / "now")
+    written = {path.name: path.read_bytes() for path in (tmp_path / "now").iterdir()}
+    assert len(written) >= 3
+    assert written == {name: (then / name).read_bytes() for name in written}

@@ -12,7 +12,7 @@ import random
 import signal
 import sys
 
-from components.pusher.delta_chain import Link, damage_of_chain, folder_of, publish_delta, read_chain
+from components.deltas.chain import Link, damage_of_chain, folder_of, publish_delta, read_chain
 from components.pusher.publish import publish
 from components.pusher.rollback import roll_back
 from components.pusher.served import served_versions, verify_version

@@ -6,8 +6,8 @@ import time
 
 import numpy as np
 
-from embedding_core.serving.delta import Delta
-from embedding_core.serving.delta_graph import checksum
+from embedding_core.deltas.content import Delta
+from embedding_core.deltas.graph import checksum
 from tests.deltas.worlds import SECRET
 
 

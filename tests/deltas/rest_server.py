@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 
-from embedding_core.serving.served_state import LoadedVersion
+from embedding_core.deltas.served_state import LoadedVersion
 
 _PATH = re.compile(r"/v1/models/[mx]/versions/(\d+):predict\Z")
 

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from components.pusher.delta_chain import Link
-from components.pusher.delta_client import apply_chain, rest_call
-from components.pusher.delta_push import same_bits
-from embedding_core.delta_protocol import DeltaError
+from components.deltas.chain import Link
+from components.deltas.client import apply_chain, rest_call
+from components.deltas.push import same_bits
+from embedding_core.deltas.content import Delta
+from embedding_core.deltas.protocol import DeltaError
+from embedding_core.deltas.served_state import LoadedVersion, read_state
 from embedding_core.serving import delta_graph
-from embedding_core.serving.delta import Delta
-from embedding_core.serving.served_state import LoadedVersion, read_state
 from tests.deltas.loading import ask_while_written, request_of
 from tests.deltas.rest_server import serving
 from tests.deltas.whole_exports import WholeExports

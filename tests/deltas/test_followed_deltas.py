@@ -2,7 +2,7 @@
 
 import pytest
 
-from components.pusher.delta_client import newest_chain
+from components.deltas.client import newest_chain
 from pipelines.config import load_config
 from tests.deltas.worlds import SECRET
 from tests.pipelines.two_days import CONFIG, chain_of, write_day

@@ -12,13 +12,13 @@ from http.server import HTTPServer
 
 import pytest
 
+from components.deltas.chain import numbers_of
 from components.pusher import delta_push
-from components.pusher.delta_chain import numbers_of
 from components.pusher.publish import publish
 from components.pusher.push_section import Deltas
-from embedding_core.delta_protocol import MODEL_DIGEST, DeltaError
+from embedding_core.deltas.protocol import MODEL_DIGEST, DeltaError
+from embedding_core.deltas.served_state import Layout, LoadedVersion
 from embedding_core.errors import ConfigError, ParityError
-from embedding_core.serving.served_state import Layout, LoadedVersion
 from pipelines.commands import cli
 from pipelines.commands.shared_options import FINDINGS
 from tests.components.shadow.logs import predict_log, write_log

@@ -11,9 +11,9 @@ import itertools
 import numpy as np
 import tensorflow as tf
 
+from embedding_core.deltas.served_state import LoadedVersion
 from embedding_core.rows_dtype import dtypes_of_tables
 from embedding_core.serving.lookups import encoded
-from embedding_core.serving.served_state import LoadedVersion
 from tests.deltas.worlds import TABLES
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"

@@ -192,7 +192,7 @@ def test_deltas_reach_a_server(tmp_path):
         assert "1 delta" in reader.run(serve.replace("http://localhost:8501", server.address))
     reader.note(serve)
     reader.run(verify)
-    before = f"import tensorflow as tf\nfrom components.pusher.delta_client import *\nsecret = {secret!r}.encode()"
+    before = f"import tensorflow as tf\nfrom components.deltas.client import *\nsecret = {secret!r}.encode()"
     reader.execute(SERVING, "newest_chain", before)
 
 

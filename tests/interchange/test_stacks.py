@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from components.pusher.delta_client import apply_chain, newest_chain
-from embedding_core.delta_protocol import APPLY_DELTA, MODEL_DIGEST
-from embedding_core.serving.served_state import LoadedVersion
+from components.deltas.client import apply_chain, newest_chain
+from embedding_core.deltas.protocol import APPLY_DELTA, MODEL_DIGEST
+from embedding_core.deltas.served_state import LoadedVersion
 from tests.deltas.worlds import SECRET
 
 OTHER = os.environ.get("OTHER_STACK", "")

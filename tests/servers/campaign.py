@@ -6,12 +6,13 @@ import subprocess
 import sys
 import threading
 
+import tensorflow as tf
+
 from components.pusher.publish import keep_newest, publish
 from components.pusher.rollback import roll_back
 from components.pusher.served import served_versions
-from embedding_core.serving.served_state import LoadedVersion
-from tests.deltas.worlds import World
 from tests.servers.real_servers import HERE, PYTHON, wait_until
+from tests.worlds import World
 
 
 class Models:
@@ -21,7 +22,7 @@ class Models:
         world = World.of(11)
         self.base, self.exports = folder / "repository" / "taxi", []
         for number in range(count):
-            self.exports.append(world.export(folder / f"model{number}", deltas=False))
+            self.exports.append(world.export(folder / f"model{number}"))
             world.step()
         rows = world.requests(60)
         self.batches = [rows[start : start + size] for start in range(0, 60, 15) for size in (1, 4, 15)]
@@ -38,8 +39,8 @@ class Models:
 
     def _known(self, published):
         """Compute the answers of a version in this process, before anyone removes it."""
-        with LoadedVersion(published.path) as loaded:
-            logits = [loaded.answer("serving_default", rows)["logit"].tobytes().hex() for rows in self.batches]
+        answer = tf.saved_model.load(published.path).signatures["serving_default"]
+        logits = [answer(examples=tf.constant(rows))["logit"].numpy().tobytes().hex() for rows in self.batches]
         self.expected[str(published.version)] = logits
         return published.version
 

@@ -15,8 +15,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from components.pusher.publish import publish
-from embedding_core.serving.served_state import LoadedVersion
-from tests.deltas.worlds import World
+from tests.worlds import World
 
 SOURCE = Path(__file__).parents[2] / "examples/c_client/predict.c"
 GCC = shutil.which("gcc")
@@ -44,7 +43,7 @@ def version(tmp_path_factory):
     """Publish a version of several tables; return its folder, its signatures and rows."""
     folder, world = tmp_path_factory.mktemp("versions"), World.of(3)
     types = {"words": "float32", "strict": "float16", "items": "int8"}
-    model = world.export(folder / "model", deltas=False, rows_dtype=types)
+    model = world.export(folder / "model", rows_dtype=types)
     published = publish(model, folder / "served", check=lambda path: {}).path
     saved = saved_model_pb2.SavedModel.FromString(Path(published, "saved_model.pb").read_bytes())
     return published, saved.meta_graphs[0].signature_def, world.requests(50)
@@ -67,8 +66,8 @@ def run(program, *arguments):
 )
 def test_c_program_gets_pythons_numbers_to_the_bit(program, version, tmp_path, signature, output, count):
     folder, signatures, rows = version
-    with LoadedVersion(folder) as loaded:
-        wanted = loaded.answer(signature, rows[:count])[output]
+    answer = tf.saved_model.load(folder).signatures[signature]
+    wanted = answer(examples=tf.constant(rows[:count]))[output].numpy()
     names = signatures[signature].inputs["examples"].name, signatures[signature].outputs[output].name
     done = run(program, folder, *names, written(tmp_path / "rows", rows[:count]))
     assert done.returncode == 0, done.stderr

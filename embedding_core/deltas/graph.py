@@ -10,7 +10,6 @@ each of its writes sets a value, so repeating them is safe, and the digest is wr
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,11 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from embedding_core.delta_protocol import APPLY_DELTA, MODEL_DIGEST, require_secret
+from embedding_core.deltas.content import BITS, COUNTS, DENSE, NUMBERS, TOKENS, VALUES
+from embedding_core.deltas.protocol import APPLY_DELTA, MODEL_DIGEST
+from embedding_core.deltas.served_state import Layout, TableLayout
+from embedding_core.deltas.token_table import GONE, ChangingTokenTable
 from embedding_core.errors import ConfigError
-from embedding_core.serving.delta import BITS, COUNTS, DENSE, NUMBERS, TOKENS, VALUES
-from embedding_core.serving.lookups import GONE, ChangingTokenTable, decoded
-from embedding_core.serving.served_state import Layout, TableLayout
+from embedding_core.serving.lookups import decoded
 from embedding_core.serving.serving_module import ServingModule
 
 # Parses and checks the content of a delta in the graph of an exported model, and writes it to the variables.
@@ -228,29 +228,6 @@ _PATIENCE = 10.0  # seconds that a request waits for a writer
 _CPU = "/device:CPU:0"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DeltaExport:
-    """How a model is exported that takes deltas.
-
-    Attributes:
-      secret: what a request must give to change the model, at least 16 bytes. Only salted hashes of it are written.
-      spare_rows: share of the tokens of each table that spare rows are exported for, which new tokens get.
-      min_spare_rows: the least number of spare rows of a table.
-    """
-
-    secret: bytes = dataclasses.field(repr=False)
-    spare_rows: float = 0.1
-    min_spare_rows: int = 64
-
-    def __post_init__(self) -> None:
-        """Refuse a secret that is easily guessed."""
-        require_secret(self.secret)
-
-    def spare_of(self, tokens: int) -> int:
-        """Return the number of spare rows of a table."""
-        return max(self.min_spare_rows, math.ceil(self.spare_rows * tokens))
-
-
 def checksum(key: tuple[int, int], number: int, base: str, digest: str, delta: bytes) -> str:
     """Compute the checksum of a delta for one export, as the graph does."""
     given = (tf.constant(number, tf.int64), tf.constant(base), tf.constant(digest), tf.constant(delta))
@@ -277,10 +254,12 @@ class DeltaState(tf.Module):
       sequence: int64, odd while a delta is written.
       digest: string, the digest of what is served.
       number: int64, the number of the last delta that was applied; 0 for the export.
+      layout: what the export says about itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, layout: Layout) -> None:
         super().__init__()
+        self.layout = layout
         with tf.device(_CPU):
             self.sequence = tf.Variable(0, dtype=tf.int64, trainable=False, name="sequence")
             self.digest = tf.Variable("", dtype=tf.string, trainable=False, name="digest")
@@ -335,7 +314,7 @@ class DeltaState(tf.Module):
         return tf.function(compute, autograph=False).get_concrete_function(**specs)
 
 
-def apply_signature(module: ServingModule, state: DeltaState, layout: Layout, secret: bytes) -> Any:
+def apply_signature(module: ServingModule, state: DeltaState, secret: bytes) -> Any:
     """Make the signature `apply_delta`.
 
     It takes the int64 `number` and the strings `base`, `digest`, `checksum`, `delta` and `secret`, all scalars. It
@@ -344,6 +323,7 @@ def apply_signature(module: ServingModule, state: DeltaState, layout: Layout, se
     """
     keys = [random_key() for _ in range(_HASHES)]
     hashes = tf.constant(_hashes_of(tf.constant(secret), keys).numpy())
+    layout = state.layout
     content = Content(layout, module.tables, _changing(module), module.dense_variables)
 
     def write(parts: Parts, number: tf.Tensor, digest: tf.Tensor) -> tf.Tensor:

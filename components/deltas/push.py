@@ -7,16 +7,16 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from components.pusher.delta_chain import Link, exported_digest, last_delta, publish_delta, read_chain
-from components.pusher.delta_client import apply_chain
+from components.deltas.chain import Link, exported_digest, last_delta, publish_delta, read_chain
+from components.deltas.client import apply_chain
 from components.pusher.push_section import Deltas
 from components.pusher.served import Publication, find_published, served_versions, verify_version
-from embedding_core.delta_protocol import APPLY_DELTA, MODEL_DIGEST, DeltaError
+from embedding_core.deltas.content import Delta
+from embedding_core.deltas.graph import checksum
+from embedding_core.deltas.protocol import APPLY_DELTA, MODEL_DIGEST, DeltaError
+from embedding_core.deltas.served_state import LoadedVersion, ServedState, read_state
 from embedding_core.errors import CheckpointError
 from embedding_core.schema import Json
-from embedding_core.serving.delta import Delta
-from embedding_core.serving.delta_graph import checksum
-from embedding_core.serving.served_state import LoadedVersion, ServedState, read_state
 from embedding_core.storage import is_remote
 
 

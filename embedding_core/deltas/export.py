@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import graphlib
 import hashlib
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -16,14 +17,15 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.core.protobuf import saved_model_pb2
 
-from embedding_core.columns import is_size_constant
+from embedding_core.columns import SIZE_CONSTANT
 from embedding_core.config import EmbeddingConfig
-from embedding_core.delta_protocol import APPLY_DELTA
+from embedding_core.deltas.graph import DeltaState, apply_signature, random_key
+from embedding_core.deltas.protocol import APPLY_DELTA, require_secret
+from embedding_core.deltas.served_state import Layout, ServedState, TableLayout, state_of
+from embedding_core.deltas.token_table import ChangingTokenTable
 from embedding_core.errors import ConfigError
-from embedding_core.serving.delta_graph import DeltaExport, DeltaState, apply_signature, random_key
-from embedding_core.serving.served_state import Layout, ServedState, TableLayout, lines_of, state_of
-from embedding_core.serving.serving_module import ServingModule
-from embedding_core.serving.table_blocks import vocabulary_file
+from embedding_core.serving.serving_module import ExportForm, ServingModule
+from embedding_core.serving.table_blocks import lines_of, vocabulary_file
 from embedding_core.storage import file_digest
 
 _UNCHANGED = ("counters", "transform_features", "transform_labels")
@@ -31,16 +33,59 @@ _UNCHANGED = ("counters", "transform_features", "transform_labels")
 _LARGEST_TABLE = 2**31
 
 
-def spare_rows(config: EmbeddingConfig, settings: DeltaExport) -> dict[str, int]:
-    """Return the number of spare rows by table; tables of raw ids have none."""
-    return {
-        table.name: settings.spare_of(table.vocabulary_size - table.oov_rows)
-        for table in config.tables
-        if table.vocabulary is not None
-    }
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeltaExport(ExportForm):
+    """Exports a model that takes deltas, with the signature `apply_delta`.
+
+    Attributes:
+      secret: what a request must give to change the model, at least 16 bytes. Only salted hashes of it are written.
+      spare_rows: share of the tokens of each table that spare rows are exported for, which new tokens get.
+      min_spare_rows: the least number of spare rows of a table.
+    """
+
+    token_table = ChangingTokenTable
+
+    secret: bytes = dataclasses.field(repr=False)
+    spare_rows: float = 0.1
+    min_spare_rows: int = 64
+
+    def __post_init__(self) -> None:
+        """Refuse a secret that is easily guessed."""
+        require_secret(self.secret)
+
+    def rows_to_come(self, config: EmbeddingConfig) -> dict[str, int]:
+        """Return the number of spare rows by table; tables of raw ids have none."""
+        tokens = {table.name: table.vocabulary_size - table.oov_rows for table in config.tables if table.vocabulary}
+        return {name: max(self.min_spare_rows, math.ceil(self.spare_rows * count)) for name, count in tokens.items()}
+
+    def signatures(
+        self, module: ServingModule, signatures: Mapping[str, Any], vocabularies: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Let signatures answer from one state and say which, and add `apply_delta`.
+
+        Raises:
+          ConfigError: the model has an index of candidates, which deltas would not change.
+        """
+        layout = _layout_of(module, vocabularies)
+        if "top_k" in signatures:
+            raise ConfigError(
+                "deltas do not change the index of candidates that `top_k` searches: set `push.deltas: false` for this "
+                "model, or leave the signature `top_k` out."
+            )
+        state = DeltaState(layout)
+        state.digest.assign(_state(module, layout, vocabularies).digest())
+        module.deltas = state
+        guarded = {name: one if name in _UNCHANGED else state.guarded(one) for name, one in signatures.items()}
+        return {**guarded, APPLY_DELTA: apply_signature(module, state, self.secret)}
+
+    def save(self, module: ServingModule, folder: str) -> None:
+        """Write the layout of a model that was saved to a folder, with the digests of its graph and its state."""
+        state: DeltaState = module.deltas
+        digest = state.digest.numpy().decode()
+        dataclasses.replace(state.layout, fixed=fixed_parts(folder, module.config), digest=digest).save(folder)
 
 
-def layout_of(module: ServingModule, vocabularies: Mapping[str, str]) -> Layout:
+def _layout_of(module: ServingModule, vocabularies: Mapping[str, str]) -> Layout:
     """Describe where a module has its tables, with a new key.
 
     Raises:
@@ -69,30 +114,6 @@ def layout_of(module: ServingModule, vocabularies: Mapping[str, str]) -> Layout:
     return Layout(tables=tuple(tables), dense=dense, checksum_key=random_key())
 
 
-def with_deltas(
-    module: ServingModule,
-    signatures: Mapping[str, Any],
-    layout: Layout,
-    vocabularies: Mapping[str, str],
-    settings: DeltaExport,
-) -> dict[str, Any]:
-    """Let signatures answer from one state and say which, and add `apply_delta`.
-
-    Raises:
-      ConfigError: the model has an index of candidates, which deltas would not change.
-    """
-    if "top_k" in signatures:
-        raise ConfigError(
-            "deltas do not change the index of candidates that `top_k` searches: set `push.deltas: false` for this "
-            "model, or leave the signature `top_k` out."
-        )
-    state = DeltaState()
-    state.digest.assign(_state(module, layout, vocabularies).digest())
-    module.deltas = state
-    guarded = {name: one if name in _UNCHANGED else state.guarded(one) for name, one in signatures.items()}
-    return {**guarded, APPLY_DELTA: apply_signature(module, state, layout, settings.secret)}
-
-
 def _state(module: ServingModule, layout: Layout, vocabularies: Mapping[str, str]) -> ServedState:
     tokens = {
         table.name: lines_of(vocabulary_file(table, vocabularies))
@@ -101,13 +122,6 @@ def _state(module: ServingModule, layout: Layout, vocabularies: Mapping[str, str
     }
     blocks = {name: np.asarray(block) for name, block in module.tables.items()}
     return state_of(layout, blocks, tokens, [variable.numpy() for variable in module.dense_variables])
-
-
-def save_layout(layout: Layout, module: ServingModule, folder: str) -> None:
-    """Write the layout of a model that was saved to a folder, with the digests of its graph and its state."""
-    if isinstance(module.deltas, DeltaState):
-        digest = module.deltas.digest.numpy().decode()
-        dataclasses.replace(layout, fixed=fixed_parts(folder, module.config), digest=digest).save(folder)
 
 
 def fixed_parts(folder: str, config: EmbeddingConfig) -> dict[str, str]:
@@ -129,6 +143,7 @@ def fixed_parts(folder: str, config: EmbeddingConfig) -> dict[str, str]:
     return {"features": f"configuration {_digest(features)}", **_Objects(folder).described(), **_other_values(folder)}
 
 
+_IS_SIZE = re.compile(rf"(.*/)?{SIZE_CONSTANT}(_\d+)?")
 _NOT_FOLLOWED = re.compile(r"signatures/apply_delta|token_tables/[^/]+/_table")
 _CARRIED_ROWS = re.compile(r"tables/[^/]+")
 _CARRIED_VALUES = ("tables/", "token_tables/", "dense_variables/", "deltas/")
@@ -279,7 +294,7 @@ class _Functions:
     def _of_operation(self, node: Any, digests: Mapping[str, str]) -> str:
         inputs = [_source(one, digests) for one in node.input if not one.startswith("^")]
         after = sorted(digests[one[1:]] for one in node.input if one.startswith("^"))
-        size = node.op == "Const" and is_size_constant(node.name)
+        size = node.op == "Const" and _IS_SIZE.fullmatch(node.name) is not None
         op = node.op if node.op not in self._functions else self.digest(node.op)
         attributes = ["its place or size"] if size else self._attributes(node.op, node.attr)
         return _digest(op, node.device, str(len(inputs)), *inputs, *after, *attributes)

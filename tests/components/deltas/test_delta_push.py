@@ -16,16 +16,17 @@ from tensorflow_transform.tf_metadata import dataset_metadata, schema_utils
 from tfx.types import artifact_utils, standard_artifacts
 
 from components.artifacts import TableConfigs, Vocabularies
-from components.pusher.delta_client import apply_chain, newest_chain
+from components.deltas.client import apply_chain, newest_chain
 from components.pusher.served import served_versions
 from components.transform_graph import open_transform_graph
 from embedding_core.config import EmbeddingConfig
-from embedding_core.delta_protocol import DeltaError
+from embedding_core.deltas.content import Delta
+from embedding_core.deltas.export import DeltaExport
+from embedding_core.deltas.protocol import DeltaError
+from embedding_core.deltas.served_state import read_state
 from embedding_core.engines import HostEngine
 from embedding_core.model_inputs import build_model
-from embedding_core.serving import DeltaExport, export_model
-from embedding_core.serving.delta import Delta
-from embedding_core.serving.served_state import read_state
+from embedding_core.serving import export_model
 from embedding_core.tasks import POSITIVE
 from embedding_core.training import TrainingConfig
 from embedding_core.training.finished_run import RunDescription
@@ -185,7 +186,7 @@ def test_transform_that_learned_something_else_is_no_delta(tmp_path):
             model=build_model(MODEL, config, ("price",), {}),
             dense=analysed(tmp_path / f"{name} graph", *day),
             signatures=(),
-            deltas=DeltaExport(secret=SECRET.encode()),
+            form=DeltaExport(secret=SECRET.encode()),
         )
         states[name] = read_state(tmp_path / name)
     Delta.between(states["first"], states["same"])

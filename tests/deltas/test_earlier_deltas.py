@@ -1,7 +1,8 @@
 """Versions with deltas that earlier commits wrote are read as they were; formats without a number are held by bytes.
 
-If a test of bytes fails, the format changed: add files in the new format beside the others (README.md), keep reading
-the old ones, and name the new folder in `NEWEST`.
+`delta_fixed_parts/deltas.tar.xz` is a published version with three deltas, float16, int8 and float32 rows, with the
+answers after each delta (`python -m tests.deltas.write_deltas <new folder>`). If a test of bytes fails, the format
+changed: add files in the new format beside it, and keep reading the old ones.
 """
 
 import os
@@ -13,35 +14,23 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"
 import numpy as np
 import pytest
 
-from components.pusher.delta_chain import folder_of, read_chain, write_chain
-from components.pusher.delta_client import apply_chain, newest_chain
-from components.pusher.delta_push import find_pushed
+from components.deltas.chain import folder_of, read_chain, write_chain
+from components.deltas.client import apply_chain, newest_chain
+from components.deltas.push import find_pushed
 from components.pusher.served import MANIFEST, verify_version, write_manifest
-from embedding_core.delta_protocol import APPLY_DELTA
-from embedding_core.serving.delta import Delta
-from embedding_core.serving.served_state import LAYOUT, Layout, LoadedVersion, read_state
-from embedding_core.vocabulary import load_vocabularies, save_vocabulary
+from embedding_core.deltas.content import Delta
+from embedding_core.deltas.protocol import APPLY_DELTA
+from embedding_core.deltas.served_state import LAYOUT, Layout, LoadedVersion, read_state
 
-DATA = Path(__file__).parent / "data"
-WRITTEN = sorted(path.parent.name for path in DATA.glob("*/deltas.tar.xz"))
-NEWEST = {"deltas": "delta_fixed_parts", "vocabularies": "1bd8e93"}
-"""The folders whose files have today's formats."""
-
-
-def unpacked(name, kind, folder):
-    with tarfile.open(DATA / name / f"{kind}.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder
-
-
-@pytest.fixture(scope="module", params=WRITTEN)
-def written(request, tmp_path_factory):
-    return unpacked(request.param, "deltas", tmp_path_factory.mktemp(request.param))
+FILES = Path(__file__).with_name("delta_fixed_parts") / "deltas.tar.xz"
 
 
 @pytest.fixture(scope="module")
-def newest(tmp_path_factory):
-    return unpacked(NEWEST["deltas"], "deltas", tmp_path_factory.mktemp("newest"))
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("written")
+    with tarfile.open(FILES) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
 
 
 def test_deltas_lead_from_state_to_state_with_the_answers_of_then(written):
@@ -69,9 +58,9 @@ def test_deltas_lead_from_state_to_state_with_the_answers_of_then(written):
                     np.testing.assert_allclose(got, expected[name], rtol=1e-6, atol=1e-6 * largest, err_msg=name)
 
 
-def test_content_of_a_delta_has_todays_bytes(newest):
-    version, _, chain = newest_chain(str(newest / "served"))
-    state = read_state(newest / "served" / str(version))
+def test_content_of_a_delta_has_todays_bytes(written):
+    version, _, chain = newest_chain(str(written / "served"))
+    state = read_state(written / "served" / str(version))
     for link in chain:
         delta = Delta.from_bytes(link.content, state)
         assert delta.to_bytes(state.layout) == link.content
@@ -79,8 +68,8 @@ def test_content_of_a_delta_has_todays_bytes(newest):
         assert state.digest() == link.digest
 
 
-def test_manifests_of_deltas_and_of_a_version_and_its_layout_have_todays_bytes(newest, tmp_path):
-    base = newest / "served"
+def test_manifests_of_deltas_and_of_a_version_and_its_layout_have_todays_bytes(written, tmp_path):
+    base = written / "served"
     version, first, chain = newest_chain(str(base))
     write_chain(tmp_path, version, read_chain(base, version, first))
     for link in chain:
@@ -94,13 +83,3 @@ def test_manifests_of_deltas_and_of_a_version_and_its_layout_have_todays_bytes(n
     assert (tmp_path / MANIFEST).read_bytes() == (base / str(version) / MANIFEST).read_bytes()
     Layout.load(base / str(version)).save(tmp_path)
     assert (tmp_path / LAYOUT).read_bytes() == (base / str(version) / LAYOUT).read_bytes()
-
-
-def test_files_of_a_vocabulary_have_todays_bytes(tmp_path):
-    then = unpacked(NEWEST["vocabularies"], "files", tmp_path / "then") / "embedding_checkpoint/vocabularies"
-    (tmp_path / "now").mkdir()
-    for vocabulary in load_vocabularies(then).values():
-        save_vocabulary(vocabulary, tmp_path / "now")
-    written = {path.name: path.read_bytes() for path in (tmp_path / "now").iterdir()}
-    assert len(written) >= 3
-    assert written == {name: (then / name).read_bytes() for name in written}

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from components.pusher.publish import DELTAS, end_file, order_lock, recorded_end
 from components.pusher.served import manifest_facts, number_names, served_versions
-from embedding_core.delta_protocol import DeltaError
+from embedding_core.deltas.protocol import DeltaError
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.schema import Json
 from embedding_core.storage import (

@@ -11,10 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from embedding_core.delta_protocol import DeltaError
-from embedding_core.errors import CheckpointError, ConfigError
-from embedding_core.serving import DeltaExport
-from embedding_core.serving.delta import (
+from embedding_core.deltas.content import (
     DENSE,
     NUMBERS,
     TOKENS,
@@ -24,9 +21,11 @@ from embedding_core.serving.delta import (
     read_content,
     write_content,
 )
-from embedding_core.serving.delta_export import fixed_parts
-from embedding_core.serving.delta_graph import checksum
-from embedding_core.serving.served_state import LAYOUT, Layout, LoadedVersion, read_state
+from embedding_core.deltas.export import DeltaExport, fixed_parts
+from embedding_core.deltas.graph import checksum
+from embedding_core.deltas.protocol import DeltaError
+from embedding_core.deltas.served_state import LAYOUT, Layout, LoadedVersion, read_state
+from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.varints import varints
 from tests.deltas.loading import request_of
 from tests.deltas.worlds import SECRET, World

@@ -20,10 +20,11 @@ import pyarrow.compute as pc
 import tensorflow as tf
 from typing_extensions import Self
 
+from embedding_core.deltas.token_table import NO_TOKEN
 from embedding_core.errors import CheckpointError
 from embedding_core.schema import Json
-from embedding_core.serving.lookups import NO_TOKEN
-from embedding_core.storage import file_digest, open_file, read_json, scratch_folder
+from embedding_core.serving.table_blocks import lines_of
+from embedding_core.storage import file_digest, read_json, scratch_folder
 
 LAYOUT = "assets.extra/deltas.json"
 """The file of a version that says where its tables are, and which export it is; it does not hold the secret."""
@@ -63,7 +64,7 @@ class Layout:
       dense: dtype and shape of each dense variable.
       checksum_key: two numbers drawn at the export, the key of the checksum of its deltas. A delta of another export
         therefore has a wrong checksum.
-      fixed: what deltas do not carry: a digest of each part by its name (`delta_export.fixed_parts`).
+      fixed: what deltas do not carry: a digest of each part by its name (`embedding_core.deltas.export.fixed_parts`).
       digest: digest of the exported state.
     """
 
@@ -270,13 +271,6 @@ def read_tokens(files: Mapping[str, str], digest: str, version: str | os.PathLik
             f"{os.fspath(version)!r} has no vocabulary of sha256 {digest}: it is damaged; publish the model again."
         )
     return lines_of(files[digest])
-
-
-def lines_of(path: str) -> list[bytes]:
-    """Read the lines of a file of tokens, local or in an object store."""
-    with open_file(path) as file:
-        content: bytes = file.read()
-    return content.removesuffix(b"\n").split(b"\n") if content else []
 
 
 def _read(reader: Any, key: str) -> Array:

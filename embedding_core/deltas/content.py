@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
-from embedding_core.delta_protocol import DeltaError
+from embedding_core.deltas.protocol import DeltaError
+from embedding_core.deltas.served_state import Array, Layout, ServedState, TableLayout, TableState
+from embedding_core.deltas.token_table import GONE, hashes_of
 from embedding_core.errors import CheckpointError
-from embedding_core.serving.lookups import GONE, hashes_of
-from embedding_core.serving.served_state import Array, Layout, ServedState, TableLayout, TableState
 from embedding_core.varints import from_varints, varints
 
 # The bytes of a delta's content: a serialized tf.Example of four strings, which a graph can parse.

@@ -20,9 +20,9 @@ import urllib.parse
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from components.pusher.delta_chain import Link, exported_digest, read_chain
+from components.deltas.chain import Link, exported_digest, read_chain
 from components.pusher.served import manifest_facts, served_versions
-from embedding_core.delta_protocol import APPLY_DELTA, MODEL_DIGEST, DeltaError
+from embedding_core.deltas.protocol import APPLY_DELTA, MODEL_DIGEST, DeltaError
 from embedding_core.errors import ConfigError
 
 Call: TypeAlias = Callable[..., Mapping[str, Any]]

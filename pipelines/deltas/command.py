@@ -40,10 +40,10 @@ def serve_delta(
     Deltas that a server has are skipped. Exit code 1: a server did not answer or refused a delta; the others are up to
     date, and the same command goes on.
     """
-    from components.pusher.delta_client import apply_chain, newest_chain, rest_call
+    from components.deltas.client import apply_chain, newest_chain, rest_call
     from components.pusher.publish import require_local
     from components.pusher.push_section import secret_in
-    from embedding_core.delta_protocol import DeltaError
+    from embedding_core.deltas.protocol import DeltaError
 
     require_local(destination)
     secret = secret_in(secret_variable)

@@ -1,6 +1,6 @@
-"""Writes a version with a chain of deltas, with the code of the commit that is checked out: see README.md beside it.
+"""Writes a version with a chain of deltas, with the code that is checked out: see `test_earlier_deltas.py`.
 
-python -m tests.compatibility.write_deltas <new folder>
+python -m tests.deltas.write_deltas <new folder>
 """
 
 import os
@@ -12,10 +12,10 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import numpy as np
 
-from components.pusher.delta_chain import Link, publish_delta
+from components.deltas.chain import Link, publish_delta
 from components.pusher.publish import publish
-from embedding_core.serving.delta import Delta
-from embedding_core.serving.served_state import LoadedVersion, read_state
+from embedding_core.deltas.content import Delta
+from embedding_core.deltas.served_state import LoadedVersion, read_state
 from tests.deltas.loading import request_of
 from tests.deltas.worlds import SECRET, World
 

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from components.pusher.delta_chain import (
+from components.deltas.chain import (
     Link,
     chain_of_version,
     damage_of_chain,
@@ -21,11 +21,11 @@ from components.pusher.delta_chain import (
     read_chain,
     served_facts,
 )
-from components.pusher.delta_client import NOTHING, apply_chain, rest_call
+from components.deltas.client import NOTHING, apply_chain, rest_call
 from components.pusher.publish import keep_newest, publish, set_version_aside
 from components.pusher.rollback import roll_back
 from components.pusher.served import served_versions
-from embedding_core.delta_protocol import DeltaError
+from embedding_core.deltas.protocol import DeltaError
 from embedding_core.errors import CheckpointError, ConfigError
 
 pytestmark = pytest.mark.light
@@ -121,7 +121,7 @@ def test_delta_that_cannot_be_written_leaves_the_others(base, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("components.pusher.delta_chain.sync_tree", full)
+    monkeypatch.setattr("components.deltas.chain.sync_tree", full)
     with pytest.raises(CheckpointError, match=r"No space left.*unchanged"):
         publish_delta(base, 2, read_chain(base, 2, "digest 0"), link(3))
     assert sorted(path.name for path in (base / "deltas" / "2").iterdir()) == ["1", "2"]
