@@ -25,7 +25,7 @@ from embedding_core.planning.topology import Topology
 from embedding_core.schema import Json
 from embedding_core.tasks import Task
 from embedding_core.training.drawn_candidates import CANDIDATE, COMPETES, LOG_Q
-from embedding_core.training.step import new_trainable
+from embedding_core.training.step import Trainable, new_trainable
 from embedding_core.training_config import TrainingConfig
 from embedding_core.translate import config_to_tensorflow
 
@@ -228,8 +228,19 @@ class PipelineStep:
     tasks: Sequence[Task] = (Task(),)
 
     def __call__(self, config: EmbeddingConfig, rows: int) -> Step:
-        """Make layer, model and optimizer, as training does; see `MakeStep`."""
-        trainable = new_trainable(
+        """Make the step of one core; see `MakeStep`."""
+        replicated = embedding_feature(tf.distribute.get_strategy()) == "V0"
+        return Step(self.trainable(config, rows, replicated).train_replica, self.inputs(config, rows))
+
+    def trainable(self, config: EmbeddingConfig, rows: int, replicated: bool = False) -> Trainable:
+        """Make layer, model and optimizer, as training does.
+
+        Args:
+          config: tables and features.
+          rows: rows of a core's batch.
+          replicated: whether each core of a TPU holds whole tables.
+        """
+        return new_trainable(
             config,
             self.training,
             model=self.model,
@@ -238,12 +249,11 @@ class PipelineStep:
             tasks=self.tasks,
             rows=rows,
             steps=self.training.steps or _STEPS,
-            replicated=embedding_feature(tf.distribute.get_strategy()) == "V0",
+            replicated=replicated,
         )
-        return Step(trainable.train_replica, self._inputs(config, rows))
 
-    def _inputs(self, config: EmbeddingConfig, rows: int) -> dict[str, object]:
-        """Specify a `training_inputs.Batch` of one core."""
+    def inputs(self, config: EmbeddingConfig, rows: int) -> dict[str, object]:
+        """Specify a `training_inputs.Batch` of this many rows."""
         column = tf.TensorSpec([rows, 1], tf.float32)
         lengths = [length_name(feature.name) for feature in config.features if feature.max_sequence_length]
         number = tf.TensorSpec([rows, 1], tf.int32)

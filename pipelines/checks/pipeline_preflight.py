@@ -12,6 +12,7 @@ from rich.table import Column, Table
 
 from components.artifact_files import read_embedding_config, read_sparse_core_limits
 from embedding_core.config import EmbeddingConfig
+from embedding_core.placement import Placement
 from embedding_core.planning.topology import GIB, Topology
 from embedding_core.preflight import Finding, PipelineStep, Report, SparseCores, preflight
 from embedding_core.preflight.xla import STAND_IN_SIZE
@@ -232,15 +233,8 @@ def check(
     sparse_cores = None
     if compiler is not None and slice_.sparse_cores:
         sparse_cores = planned_sparse_cores(config, tables, slice_, table_configs, sparse_core_compiler)
-    training = training_config(config)
-    dense = [feature.name for feature in config.features.dense]
-    step = PipelineStep(
-        model=config.model.module,
-        dense=dense,
-        arguments=config.model.build_arguments,
-        training=training,
-        tasks=config.tasks,
-    )
+    step = pipeline_step(config)
+    training = step.training
     rows = batch_size or training.batch_size
     report = preflight(
         tables,
@@ -254,6 +248,17 @@ def check(
         sparse_cores=sparse_cores,
     )
     return dataclasses.replace(report, findings=(*report.findings, *input_findings(config, slice_)))
+
+
+def pipeline_step(config: PipelineConfig) -> PipelineStep:
+    """Return the training step of a pipeline."""
+    return PipelineStep(
+        model=config.model.module,
+        dense=[feature.name for feature in config.features.dense],
+        arguments=config.model.build_arguments,
+        training=training_config(config),
+        tasks=config.tasks,
+    )
 
 
 def input_findings(config: PipelineConfig, slice_: Topology) -> Iterator[Finding]:
@@ -283,7 +288,7 @@ def _notes(training: TrainingConfig, rows: int) -> Iterator[str]:
         yield f"a global batch is {rows:,} rows and {training.softmax.sampled:,} drawn candidates."
 
 
-def save_json(report: Report, path: Path) -> None:
+def save_json(report: Report | Placement, path: Path) -> None:
     """Write the report as JSON; see `write_output` for errors."""
     write_output("--json", path, json.dumps(report.to_json(), indent=2, default=str) + "\n")
 

@@ -13,6 +13,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from components.installed import INSTALL_TFX, is_installed, require_package
+from embedding_core.errors import ConfigError
 from embedding_core.rooms import hooks
 from pipelines.commands import (
     checkpoint_command,
@@ -43,6 +44,7 @@ from pipelines.local import run_display
 
 if TYPE_CHECKING:
     from embedding_core.tpu_compiler import SparseCoreCompiler
+    from pipelines.config import PipelineConfig
 
 
 # Hides the commands that need TFX if TFX is not installed, and says in one line how to get them.
@@ -100,6 +102,12 @@ class Compiler(str, enum.Enum):
     """The compilers that `preflight` can run beside XLA for CPU."""
 
     tpu = "tpu"
+
+
+class Device(str, enum.Enum):
+    """The device of this machine that `preflight` can run a step on."""
+
+    gpu = "gpu"
 
 
 @app.callback()
@@ -167,6 +175,10 @@ def preflight(
     ] = None,
     compiler_python: CompilerPython = None,
     sparsecore_python: SparseCorePython = None,
+    device: Annotated[
+        Device | None,
+        typer.Option(help="Instead, run one step on this machine's GPU, and say what is not there, and why."),
+    ] = None,
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the report as JSON.")] = None,
     overrides: Override = None,
 ) -> None:
@@ -181,12 +193,17 @@ def preflight(
 
     checked = load_config(config, overrides or ())
     check_data_settings(checked)
+    if json is not None:
+        check_output("--json", json)
+    if device is not None:
+        if topology is not None or compiler is not None:
+            raise ConfigError("`--device gpu` is given, and so is `--slice` or `--compiler`: leave out one of them.")
+        _on_gpu(checked, table_configs, batch, assume, json)
+        return
     slice_ = requested_slice(checked, topology)
     planned_tables(checked, table_configs, assume)
     found = TpuCompiler.find(compiler_python) if compiler else None
     for_sparse_cores = _sparse_core_compiler(sparsecore_python) if compiler and slice_.sparse_cores else None
-    if json is not None:
-        check_output("--json", json)
     with collector_paused():
         load_tensorflow()
         from pipelines.checks import pipeline_preflight
@@ -204,6 +221,21 @@ def preflight(
     if json is not None:
         pipeline_preflight.save_json(report, json)
     if not report.green:
+        raise typer.Exit(FINDINGS)
+
+
+def _on_gpu(
+    config: PipelineConfig, table_configs: Path | None, batch: int | None, assume: int, json: Path | None
+) -> None:
+    with collector_paused():
+        load_tensorflow()
+        from pipelines.checks import gpu_preflight, pipeline_preflight
+
+    found, sizes = gpu_preflight.check_gpu(config, table_configs=table_configs, batch_size=batch, assumed_tokens=assume)
+    gpu_preflight.print_placement(found, sizes)
+    if json is not None:
+        pipeline_preflight.save_json(found, json)
+    if found.silent:
         raise typer.Exit(FINDINGS)
 
 

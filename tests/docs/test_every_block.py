@@ -25,7 +25,6 @@ RUN = {
     ("docs/models.md", "def run_fn"): "tests/components/trainer/test_own_run.py",
     ("docs/moving_from_tfrs.md", ""): "tests/pipelines/test_moving_from_tfrs.py",
     ("docs/preflight.md", "def make_step"): "tests/docs/test_python_runs.py",
-    ("docs/preflight.md", "placement_of("): "tests/docs/test_python_runs.py",
     ("docs/simulated_tpu.md", ""): "tests/docs/test_python_runs.py",
     ("docs/serving.md", "tritonclient"): "tests/servers/triton/test_triton.py",
     ("docs/serving.md", "saved_model.load("): "tests/docs/test_pages_run.py",

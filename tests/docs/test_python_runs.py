@@ -37,16 +37,6 @@ def test_step_of_the_readers_own_passes_the_preflight():
     assert names["report"].findings == ()
 
 
-def test_placement_names_the_device_of_a_table():
-    model = tf.Module()
-    model.items = tf.Variable(tf.zeros([10, 4]))
-    step = tf.function(lambda ids: tf.reduce_sum(tf.gather(model.items, ids)))
-    given = {"train_step": step, "batch": tf.constant([1]), "model": model}
-    (place,) = execute("docs/preflight.md", "placement_of(", given)["report"].tables
-    assert place.name == "items"
-    assert place.devices[0].endswith("CPU:0")
-
-
 def test_step_on_the_simulated_tpu(tmp_path):
     features = {"item": tpu.FeatureConfig(tpu.TableConfig(10, 4, name="items"), output_shape=[2])}
     model = tf_keras.layers.Dense(1)
