@@ -210,8 +210,7 @@ tpu-tests: venv tpu-compiler sparsecore-compiler .matrix/sparsecore/.ready ## al
 tpu-tests-compiler: venv
 	TPU_COMPILER_PYTHON=$(CURDIR)/.tpu-compiler/bin/python \
 	SPARSECORE_COMPILER_PYTHON=$(CURDIR)/.sparsecore-compiler/bin/python $(BIN)/pytest -m "slow or not slow" \
-	    --timeout=900 tests/embedding_core/tpu_compiler tests/embedding_core/preflight/test_compiler_check.py \
-	    tests/embedding_core/preflight/test_sparse_core_check.py tests/pipelines/checks/test_compiler_lines.py
+	    --timeout=900 tests/embedding_core/tpu_compiler tests/pipelines/tpu_compiler
 
 tf-tests: venv ## TensorFlow's own TPU embedding tests; TF_TESTS=<checkout of github.com/tensorflow/tensorflow>
 	$(if $(wildcard $(TF_TESTS)/tensorflow/python/tpu/tests),,$(error TF_TESTS is '$(TF_TESTS)': give a checkout \

@@ -13,8 +13,17 @@ from typing import Any, TypeVar
 
 _Class = TypeVar("_Class", bound=type)
 
-ROOMS: Mapping[str, tuple[str, ...]] = {"dask": ("beam",), "deltas": ("push.deltas",), "new_project": (), "triton": ()}
-"""The keys of the YAML file that belong to each room. `make removable` takes away one room after the other."""
+ROOMS: Mapping[str, tuple[str, ...]] = {
+    "dask": ("beam",),
+    "deltas": ("push.deltas",),
+    "new_project": (),
+    "tpu_compiler": ("--compiler", "--compiler-python", "--sparsecore-python"),
+    "triton": (),
+}
+"""The keys of the YAML file and the options of commands that belong to each room.
+
+`make removable` takes away one room after the other.
+"""
 
 MISSING = "it belongs to the optional part {!r}, which is not installed; install the whole of tfx-embeddings."
 _PACKAGES = ("embedding_core", "components", "pipelines")
@@ -39,7 +48,7 @@ def is_installed(room: str) -> bool:
 
 
 def room_of(key: str) -> str | None:
-    """Name the room that is not installed and has a key of this name; None if there is none."""
+    """Name the room that is not installed and has a key or option of this name; None if there is none."""
     owners = [room for room, keys in ROOMS.items() if key in {name.rpartition(".")[2] for name in keys}]
     return next((room for room in owners if not is_installed(room)), None)
 

@@ -110,6 +110,7 @@ def test_nothing_is_pickled(module):
     assert [name for name, tree in trees() if module in {one.partition(".")[0] for one in imported(tree)}] == []
 
 
+@pytest.mark.room("tpu_compiler")
 def test_private_names_of_jaxlib_are_in_the_process_of_the_tpu_compiler():
     """The process that compiles for SparseCores imports JAX's public modules alone."""
     found = {name for name, tree in trees() if {"jax", "jaxlib"} & {one.partition(".")[0] for one in imported(tree)}}
@@ -164,7 +165,7 @@ def floors(text):
 
 def test_floors_that_the_docs_name_are_those_of_the_contract():
     page = (ROOT / "docs" / "architecture.md").read_text()
-    drawn = re.search(r"\n\n    deltas \| shadow (?:.+\n)+", page)[0]
+    drawn = re.search(r"\n\n    deltas \| tpu_compiler (?:.+\n)+", page)[0]
     assert floors(drawn.split(">")) == floors(contract("the floors of embedding_core")["layers"])
 
 

@@ -3,14 +3,12 @@
 from embedding_core.errors import Finding
 from embedding_core.preflight.preflight_report import Report
 from embedding_core.preflight.preflight_run import preflight
-from embedding_core.preflight.sparse_core_check import SparseCores
 from embedding_core.preflight.trace import PipelineStep, Step
 
 __all__ = [
     "Finding",
     "PipelineStep",
     "Report",
-    "SparseCores",
     "Step",
     "preflight",
 ]

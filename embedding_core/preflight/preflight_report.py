@@ -12,10 +12,6 @@ NECESSARY = (
     "Green is necessary, not sufficient: nothing ran, and XLA compiled for a CPU. Only the TPU itself shows speed, "
     "numerics, the host's input pipeline and the memory of activations."
 )
-NECESSARY_COMPILED = (
-    "Green is necessary, not sufficient: nothing ran. Only the TPU itself shows speed, numerics, the host's input "
-    "pipeline and the operations that the TPU compiler did not get."
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,10 +27,10 @@ class Report:
       features: table, shape of the activations on a core, and max_sequence_length of each feature.
       memory: plan of `embedding_core.planning.topology.memory_plan`.
       program: summary of the traced program; None if tracing failed.
-      compiler: result of the TPU compiler, see `compiler_check.Checked`; None if it was not asked.
-      sparse_cores: result of `sparse_core_check`; None if it was not asked, or if the slice has no SparseCores.
+      further: results of further checks, by name.
       findings: problems to fix; the report is green if there are none.
       notes: further information, and what only the TPU can show.
+      meaning: what a report without findings means.
     """
 
     topology: Json
@@ -45,22 +41,18 @@ class Report:
     features: Sequence[Json]
     memory: Json
     program: Json | None
-    compiler: Json | None
-    sparse_cores: Json | None
+    further: Mapping[str, Json]
     findings: Sequence[Finding]
     notes: Sequence[str]
+    meaning: str = NECESSARY
 
     @property
     def green(self) -> bool:
         """Whether there are no findings."""
         return not self.findings
 
-    @property
-    def meaning(self) -> str:
-        """What a report without findings means."""
-        compiled = (self.compiler or {}).get("stage") == "compiled"
-        return NECESSARY_COMPILED if compiled else NECESSARY
-
     def to_json(self) -> Json:
-        """Return the report as a JSON object."""
-        return {"green": self.green, "necessary_not_sufficient": self.meaning, **dataclasses.asdict(self)}
+        """Return the report as a JSON object; each further check is a key of it."""
+        fields = dataclasses.asdict(self)
+        further, meaning = fields.pop("further"), fields.pop("meaning")
+        return {"green": self.green, "necessary_not_sufficient": meaning, **fields, **further}

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import traceback
-from collections.abc import Iterable
-from typing import cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeAlias, cast
 
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import ConfigError, Finding
 from embedding_core.optimizers import Optimizer
 from embedding_core.planning.topology import Topology, memory_plan, table_bytes
-from embedding_core.preflight.compiler_check import compiler_check
 from embedding_core.preflight.findings import (
     batch_findings,
     dtype_findings,
@@ -24,14 +23,52 @@ from embedding_core.preflight.findings import (
     untrained_findings,
     without_ignored,
 )
-from embedding_core.preflight.preflight_report import Report
-from embedding_core.preflight.sparse_core_check import SparseCores, sparse_core_check
-from embedding_core.preflight.trace import Hardware, MakeStep, Traced, generation_of, hardware_of, trace_step, user_line
+from embedding_core.preflight.preflight_report import NECESSARY, Report
+from embedding_core.preflight.trace import Hardware, MakeStep, Traced, hardware_of, trace_step, user_line
 from embedding_core.preflight.xla import COMPILED, compile_findings
 from embedding_core.schema import Json
-from embedding_core.tpu_compiler import TpuCompiler
 
 _log = logging.getLogger(__name__)
+
+
+class Program(NamedTuple):
+    """What a further check gets: the program of a core, and what it was made from.
+
+    Attributes:
+      traced: the program; None if it cannot be traced, or if XLA for CPU cannot compile it.
+      config: tables and features; every table has an optimizer.
+      topology: the slice.
+      batch_size: number of rows of a global batch, with negatives.
+      hardware: embedding hardware of the slice; on "V0" the tables are in the program.
+      memory: plan made by `topology.memory_plan`.
+    """
+
+    traced: Traced | None
+    config: EmbeddingConfig
+    topology: Topology
+    batch_size: int
+    hardware: Hardware
+    memory: Json
+
+
+class Checked(NamedTuple):
+    """The result of a further check.
+
+    Attributes:
+      result: for the report, in plain JSON values.
+      findings: problems to fix.
+      judges_memory: whether it covers the memory of the tables, so that the plan is not judged too.
+      meaning: what a report without findings means after this check; empty if the check does not change it.
+    """
+
+    result: Json
+    findings: tuple[Finding, ...] = ()
+    judges_memory: bool = False
+    meaning: str = ""
+
+
+Check: TypeAlias = Callable[[Program], Checked]
+"""A further check of a program, in a preflight."""
 
 
 def preflight(
@@ -44,8 +81,7 @@ def preflight(
     hardware: Hardware | None = None,
     sizes: str = "the given configuration",
     notes: Iterable[str] = (),
-    compiler: TpuCompiler | None = None,
-    sparse_cores: SparseCores | None = None,
+    checks: Mapping[str, Check] | None = None,
 ) -> Report:
     """Check without a TPU what a TPU slice would run, and find what would fail there.
 
@@ -59,12 +95,10 @@ def preflight(
       hardware: embedding hardware of the slice; None looks it up by the slice's name.
       sizes: source of the numbers of rows, for the report.
       notes: further notes for the report.
-      compiler: the TPU compiler that compiles the program of a core too; see `TpuCompiler.find`.
-      sparse_cores: compiler and limits for lookup and update on SparseCores; used only if the slice has some.
+      checks: further checks of the program, by name.
 
     Raises:
-      ConfigError: `batch_size` is not a whole number >= 1, a table has no optimizer, or the environment of the
-        compiler is damaged or has other versions.
+      ConfigError: `batch_size` is not a whole number >= 1, a table has no optimizer, or a further check cannot run.
     """
     _check(config, batch_size)
     hardware = hardware or hardware_of(topology)
@@ -73,10 +107,10 @@ def preflight(
     traceable, ignored = without_ignored(config, hardware)
     traced = _traced(traceable, topology, hardware, rows, make_step, own_tables)
     program, seen, more = _program(traced, traceable, hardware)
-    compiled, refused = _compiled(traced, program, compiler, topology, hardware, plan)
-    stacks = None
-    if sparse_cores is not None and topology.sparse_cores:
-        stacks = sparse_core_check(config, topology, batch_size, sparse_cores, plan)
+    compiles = program is not None and program["xla"]["whole"] == COMPILED
+    lowered = traced if compiles and isinstance(traced, Traced) else None
+    checked = Program(lowered, config, topology, batch_size, hardware, plan)
+    further = {name: check(checked) for name, check in (checks or {}).items()}
     return Report(
         topology=dataclasses.asdict(topology),
         hardware=hardware,
@@ -86,17 +120,16 @@ def preflight(
         features=[_feature(config, feature.name, rows) for feature in config.features],
         memory=plan,
         program=program,
-        compiler=compiled,
-        sparse_cores=stacks.result if stacks else None,
+        further={name: check.result for name, check in further.items()},
         findings=(
             *batch_findings(batch_size, topology),
-            *(memory_findings(plan) if not (compiled or {}).get("tables_inside") else ()),
+            *(() if any(check.judges_memory for check in further.values()) else memory_findings(plan)),
             *ignored,
             *seen,
-            *refused,
-            *(stacks.findings if stacks else ()),
+            *(finding for check in further.values() for finding in check.findings),
         ),
         notes=(*notes, *more, *([_KERAS_RULES] if trained_by_other_rules(config, hardware) else [])),
+        meaning=next((check.meaning for check in further.values() if check.meaning), NECESSARY),
     )
 
 
@@ -148,29 +181,6 @@ def _program(
     ]
     program = {**traced.summary(), "xla": {"kinds_checked": compiled.kinds, "whole": compiled.whole}}
     return program, findings, [*slow_dtypes(traced.on_core), *_dynamic_inputs(traced)]
-
-
-def _compiled(
-    traced: Traced | Finding,
-    program: Json | None,
-    compiler: TpuCompiler | None,
-    topology: Topology,
-    hardware: Hardware,
-    plan: Json,
-) -> tuple[Json | None, tuple[Finding, ...]]:
-    """Compile the traced program with the TPU compiler, if one is given; return its result and the findings."""
-    if compiler is None:
-        return None, ()
-    if program is None or isinstance(traced, Finding):
-        return {"stage": "not lowered"}, ()
-    return compiler_check(
-        traced,
-        compiler,
-        generation=generation_of(topology),
-        hardware=hardware,
-        plan=plan,
-        lowered=program["xla"]["whole"] == COMPILED,
-    )
 
 
 def _not_traced(error: Exception) -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from typing import NamedTuple
 
 from embedding_core.errors import ConfigError
 from embedding_core.schema import Json
@@ -55,6 +56,20 @@ class SparseCoreCompiler(CompilerEnvironment):
             if left:
                 done[reply["stack"]] = {"stage": "stopped", "error": reply["error"], "tables": reply["tables"]}
         return {"target": target, "versions": reply["versions"], "stacks": done}
+
+
+class SparseCores(NamedTuple):
+    """What the programs of SparseCores are compiled with.
+
+    Attributes:
+      compiler: the compiler; None if its environment is not there.
+      limits: what `sparse_core_limits` computed for the slice, the batch and the tables; None if nothing did.
+      source: source of the limits in words; if there are none, why, and what to do.
+    """
+
+    compiler: SparseCoreCompiler | None
+    limits: Json | None
+    source: str
 
 
 def slice_name(generation: str, chips: int) -> str:

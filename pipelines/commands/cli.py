@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import sys
 import traceback
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,7 @@ from typer.core import TyperGroup
 
 from components.installed import INSTALL_TFX, is_installed, require_package
 from embedding_core.errors import ConfigError
-from embedding_core.rooms import hooks
+from embedding_core.rooms import MISSING, hooks, room_of
 from pipelines.commands import (
     checkpoint_command,
     compare_command,
@@ -29,12 +30,11 @@ from pipelines.commands.shared_options import (
     FINDINGS,
     PREEMPTED,
     AssumedTokens,
-    CompilerPython,
     Config,
     Override,
     Slice,
-    SparseCorePython,
     TableConfigsFolder,
+    with_options_of,
 )
 from pipelines.config.feature_sections import ASSUMED_TOKENS
 from pipelines.console.expected_errors import expected_message, was_preempted
@@ -43,7 +43,7 @@ from pipelines.console.terminal import check_output, echo
 from pipelines.local import run_display
 
 if TYPE_CHECKING:
-    from embedding_core.tpu_compiler import SparseCoreCompiler
+    from embedding_core.preflight.preflight_run import Check
     from pipelines.config import PipelineConfig
 
 
@@ -98,10 +98,7 @@ class Target(str, enum.Enum):
     kubeflow = "kubeflow"
 
 
-class Compiler(str, enum.Enum):
-    """The compilers that `preflight` can run beside XLA for CPU."""
-
-    tpu = "tpu"
+_PREFLIGHT_CHECKS = hooks("pipelines", "preflight_checks")
 
 
 class Device(str, enum.Enum):
@@ -161,7 +158,9 @@ def schema() -> None:
 
 
 @app.command()
+@with_options_of([room.asked_checks for room in _PREFLIGHT_CHECKS])
 def preflight(
+    further: Sequence[Any],
     config: Config,
     topology: Slice = None,
     table_configs: TableConfigsFolder = None,
@@ -170,11 +169,6 @@ def preflight(
         typer.Option(metavar="ROWS", min=1, help="Rows of a global batch; by default `training.batch_size`."),
     ] = None,
     assume: AssumedTokens = ASSUMED_TOKENS,
-    compiler: Annotated[
-        Compiler | None, typer.Option(help="Also compile the program of a core with Google's TPU compiler.")
-    ] = None,
-    compiler_python: CompilerPython = None,
-    sparsecore_python: SparseCorePython = None,
     device: Annotated[
         Device | None,
         typer.Option(help="Instead, run one step on this machine's GPU, and say what is not there, and why."),
@@ -186,7 +180,6 @@ def preflight(
 
     Exit code 4: there are findings to fix first.
     """
-    from embedding_core.tpu_compiler import TpuCompiler
     from pipelines.checks.early_checks import check_data_settings, requested_slice
     from pipelines.checks.planned_tables import planned_tables
     from pipelines.config import load_config
@@ -196,14 +189,16 @@ def preflight(
     if json is not None:
         check_output("--json", json)
     if device is not None:
-        if topology is not None or compiler is not None:
-            raise ConfigError("`--device gpu` is given, and so is `--slice` or `--compiler`: leave out one of them.")
+        options = {"slice": topology, **{name: value for asked in further for name, value in asked.keywords.items()}}
+        for name, value in options.items():
+            if value is not None:
+                other = name.replace("_", "-")
+                raise ConfigError(f"`--device gpu` is given, and so is `--{other}`: leave out one of them.")
         _on_gpu(checked, table_configs, batch, assume, json)
         return
     slice_ = requested_slice(checked, topology)
-    planned_tables(checked, table_configs, assume)
-    found = TpuCompiler.find(compiler_python) if compiler else None
-    for_sparse_cores = _sparse_core_compiler(sparsecore_python) if compiler and slice_.sparse_cores else None
+    tables, _ = planned_tables(checked, table_configs, assume)
+    checks = _joined(asked(checked, tables, slice_, table_configs) for asked in further)
     with collector_paused():
         load_tensorflow()
         from pipelines.checks import pipeline_preflight
@@ -214,8 +209,7 @@ def preflight(
         table_configs=table_configs,
         batch_size=batch,
         assumed_tokens=assume,
-        compiler=found,
-        sparse_core_compiler=for_sparse_cores,
+        checks=checks,
     )
     pipeline_preflight.print_report(report)
     if json is not None:
@@ -239,11 +233,8 @@ def _on_gpu(
         raise typer.Exit(FINDINGS)
 
 
-def _sparse_core_compiler(python: Path | None) -> SparseCoreCompiler | None:
-    """Return the compiler of a given environment; without one, the compiler that is installed, if any."""
-    from embedding_core.tpu_compiler import SparseCoreCompiler
-
-    return SparseCoreCompiler.installed() if python is None else SparseCoreCompiler.find(python)
+def _joined(checks: Iterable[dict[str, Check]]) -> dict[str, Check]:
+    return {name: check for room in checks for name, check in room.items()}
 
 
 @app.command(name="compile")
@@ -255,7 +246,7 @@ def compile_(
         bool,
         typer.Option(
             "--preflight/--no-preflight",
-            help="If a TPU trains, run `preflight` first, with the TPU compiler if it is installed.",
+            help="If a TPU trains, run `preflight` first, with every compiler that is installed.",
         ),
     ] = True,
     overrides: Override = None,
@@ -264,8 +255,8 @@ def compile_(
 
     Exit code 4: `preflight` has findings, and nothing is written.
     """
-    from embedding_core.tpu_compiler import TpuCompiler
     from pipelines.checks.early_checks import check_data_settings, requested_slice
+    from pipelines.checks.planned_tables import planned_tables
     from pipelines.cluster.compile_checks import check_compile
     from pipelines.config import load_config
 
@@ -274,10 +265,10 @@ def compile_(
     check_compile(checked, target.value)
     check_output("--out", out)
     checks_tpu = with_preflight and checked.training.strategy == "tpu"
-    compiler, for_sparse_cores = None, None
+    checks: dict[str, Check] = {}
     if checks_tpu:
-        compiler = TpuCompiler.installed()
-        for_sparse_cores = _sparse_core_compiler(None) if requested_slice(checked).sparse_cores else None
+        slice_, (tables, _) = requested_slice(checked), planned_tables(checked, None, ASSUMED_TOKENS)
+        checks = _joined(room.installed_checks(checked, tables, slice_) for room in _PREFLIGHT_CHECKS)
     require_package("kfp", "`compile` needs the package kfp", "install tfx-embeddings[kubeflow]")
     with collector_paused():
         load_tensorflow()
@@ -287,7 +278,7 @@ def compile_(
     if checks_tpu:
         from pipelines.checks import pipeline_preflight
 
-        report = pipeline_preflight.check(checked, compiler=compiler, sparse_core_compiler=for_sparse_cores)
+        report = pipeline_preflight.check(checked, checks=checks)
         if not report.green:
             pipeline_preflight.print_report(report)
             raise typer.Exit(FINDINGS)
@@ -359,6 +350,13 @@ def _show(error: Exception, debug: bool) -> None:
         echo(f"log: {log}", err=True)
 
 
+def _refuse_missing_options(words: list[str]) -> None:
+    for option in (word.partition("=")[0] for word in words if word.startswith("--")):
+        room = room_of(option)
+        if room is not None:
+            raise ConfigError(f"{option} is not a known option: {MISSING.format(room)}")
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and exit with its code; 1 after an error, 2 after wrong usage, 75 after SIGTERM, 130 after Ctrl-C.
 
@@ -370,6 +368,7 @@ def main(arguments: list[str] | None = None) -> None:
     debug = ["--debug"] if "--debug" in given else []  # the option may come before or after the command
     run_display.forget_log()
     try:
+        _refuse_missing_options(given)
         app(args=[*debug, *(argument for argument in given if argument != "--debug")])
     except Exception as error:
         _show(error, bool(debug))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+_OPTION = inspect.Parameter.KEYWORD_ONLY
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML file of the pipeline.", show_default=False)]
 Override = Annotated[
     list[str] | None,
@@ -27,22 +32,36 @@ TableConfigsFolder = Annotated[
 AssumedTokens = Annotated[
     int, typer.Option("--assume", metavar="TOKENS", min=1, help="Size of vocabularies that have no `max_size`.")
 ]
-CompilerPython = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Python of the environment with the TPU compiler; by default TPU_COMPILER_PYTHON, or what `make "
-        "tpu-compiler` made in this folder.",
-    ),
-]
-SparseCorePython = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Python of the environment with the compiler for SparseCores; by default SPARSECORE_COMPILER_PYTHON, or "
-        "what `make sparsecore-compiler` made in this folder.",
-    ),
-]
+
+
+def with_options_of(functions: Sequence[Callable[..., Any]]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the keyword-only parameters of functions to a command, as options.
+
+    Returns:
+      A decorator of the command, whose first parameter is not an option: it receives the functions, with what the
+      user gave for their options.
+    """
+
+    def extend(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True)
+        added = [
+            [option for option in inspect.signature(each, eval_str=True).parameters.values() if option.kind is _OPTION]
+            for each in functions
+        ]
+
+        @functools.wraps(command)
+        def extended(**given: Any) -> None:
+            bound = [
+                functools.partial(each, **{option.name: given.pop(option.name) for option in options})
+                for each, options in zip(functions, added, strict=True)
+            ]
+            command(bound, **given)
+
+        parameters = [*list(own.parameters.values())[1:], *itertools.chain(*added)]
+        vars(extended)["__signature__"] = own.replace(parameters=parameters)
+        return extended
+
+    return extend
 
 
 # Names the exit codes of commands, beside 0, 1 after an error and 2 after wrong usage.

@@ -10,7 +10,7 @@ import yaml
 from code_blocks import ROOT, Block, blocks_of, commands_of, pages
 
 from embedding_core.errors import ConfigError
-from embedding_core.rooms import ROOMS, is_installed
+from embedding_core.rooms import ROOMS, is_installed, room_of
 from pipelines.commands.cli import app
 from pipelines.config import load_config
 from pipelines.config.pipeline_config import config_schema
@@ -148,6 +148,7 @@ def test_command_and_its_options_exist(block, line):
         assert word in command.commands, f"{block.page}:{block.line}: there is no command {word!r}"
         command = command.commands[word]
     options = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
+    options |= {option for option in OPTIONAL.findall(line) if room_of(option)}
     assert set(OPTIONAL.findall(line)) - {"--help", "--debug"} <= options
 
 

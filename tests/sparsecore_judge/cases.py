@@ -19,9 +19,9 @@ import numpy as np
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.optimizers import Adagrad
 from embedding_core.planning.topology import named_topology
-from embedding_core.preflight.sparse_core_check import program_of
 from embedding_core.schema import Json
 from embedding_core.sparsecore import BatchIds, Ids, LimitCounter, limits_in_all_forms, slice_of, stacks_of
+from embedding_core.tpu_compiler.sparse_core_check import program_of
 
 TOPOLOGIES = ("v5p-8", "v5p-16", "v5p-32", "v5p-64", "v6e-1", "v6e-4", "v6e-8", "v6e-16")
 CONFIDENCE = 0.99

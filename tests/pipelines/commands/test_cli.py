@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from embedding_core import rooms
 from embedding_core.errors import DataError, PreemptionError
-from embedding_core.tpu_compiler import TpuCompiler
 from pipelines.commands import cli, run_command
 from pipelines.config import load_config
 from pipelines.local import run_display
@@ -179,8 +179,9 @@ def test_unexpected_error_keeps_its_traceback(file, monkeypatch, capsys):
 
 @pytest.mark.parametrize(("green", "options", "code"), [(True, [], 0), (False, [], 4), (False, ["--no-preflight"], 0)])
 def test_compile_for_a_tpu_writes_only_what_passes_the_preflight(file, tmp_path, monkeypatch, green, options, code):
-    written, shown, compilers = [], [], []
-    monkeypatch.setenv(TpuCompiler.VARIABLE, sys.executable)
+    written, shown, further = [], [], []
+    installed = SimpleNamespace(installed_checks=lambda config, tables, slice_: {"compiler": slice_.name})
+    monkeypatch.setattr(cli, "_PREFLIGHT_CHECKS", [installed])
     documents = {
         "compile_pipeline": lambda config, target: [target],
         "save_documents": lambda *given: written.append(given),
@@ -190,7 +191,7 @@ def test_compile_for_a_tpu_writes_only_what_passes_the_preflight(file, tmp_path,
     _command(
         monkeypatch,
         "checks.pipeline_preflight",
-        check=lambda config, compiler, sparse_core_compiler: compilers.append(compiler) or SimpleNamespace(green=green),
+        check=lambda config, checks: further.append(checks) or SimpleNamespace(green=green),
         print_report=shown.append,
     )
     changes = [
@@ -204,7 +205,13 @@ def test_compile_for_a_tpu_writes_only_what_passes_the_preflight(file, tmp_path,
     assert exit_code("compile", file, "--target", "vertex", "--out", tmp_path / "p.yaml", *tpu, *options) == code
     assert written == ([(["vertex"], tmp_path / "p.yaml")] if code == 0 else [])
     assert len(shown) == (code == 4)
-    assert [one.python for one in compilers] == ([] if options else [Path(sys.executable)])
+    assert further == ([] if options else [{"compiler": "v5e-4"}])
+
+
+def test_option_of_an_optional_part_that_is_not_installed_names_the_part(monkeypatch, file, capsys):
+    monkeypatch.setattr(rooms, "is_installed", lambda room: room != "tpu_compiler")
+    assert exit_code("preflight", file, "--compiler=tpu") == 1
+    assert "--compiler is not a known option: it belongs to the optional part 'tpu_compiler'" in capsys.readouterr().err
 
 
 def test_lineage_gets_its_own_arguments(monkeypatch, file):

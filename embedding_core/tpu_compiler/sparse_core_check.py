@@ -2,46 +2,24 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import cast
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import Finding
 from embedding_core.optimizers import Optimizer
-from embedding_core.planning.topology import GIB, Topology
-from embedding_core.preflight.compiler_check import NO_MEMORY, VERBS, Checked, first_words
+from embedding_core.planning.topology import GIB
+from embedding_core.preflight.preflight_run import Checked, Program
 from embedding_core.preflight.trace import generation_of
 from embedding_core.schema import Json
 from embedding_core.sparsecore import slice_of, stacks_of
-from embedding_core.tpu_compiler import SparseCoreCompiler
+from embedding_core.tpu_compiler.compiler_check import NO_MEMORY, VERBS, first_words
+from embedding_core.tpu_compiler.sparse_core_compiler import SparseCoreCompiler, SparseCores
 
 _ANY_RATE = 0.01  # in place of a learning rate that is a function: the program does not depend on its value
 
 
-class SparseCores(NamedTuple):
-    """What the programs of SparseCores are compiled with.
-
-    Attributes:
-      compiler: the compiler; None if its environment is not there.
-      limits: what `sparse_core_limits` computed for the slice, the batch and the tables; None if nothing did.
-      source: source of the limits in words; if there are none, why, and what to do.
-    """
-
-    compiler: SparseCoreCompiler | None
-    limits: Json | None
-    source: str
-
-
-def sparse_core_check(
-    config: EmbeddingConfig, topology: Topology, batch_size: int, given: SparseCores, plan: Json
-) -> Checked:
+def sparse_core_check(program: Program, given: SparseCores) -> Checked:
     """Compile every stack of tables for a slice with SparseCores.
-
-    Args:
-      config: tables and features; every table has an optimizer.
-      topology: the slice.
-      batch_size: number of rows of a global batch, with negatives.
-      given: compiler and limits.
-      plan: made by `topology.memory_plan`.
 
     Returns:
       What `SparseCoreCompiler.compile` returned, with "stage" "compiled", the source of the "limits", and the
@@ -51,14 +29,15 @@ def sparse_core_check(
     Raises:
       ConfigError: the compiler's environment is damaged, or has other versions.
     """
-    reasons = [_without_limits(config, topology, batch_size, given)]
+    config, plan = program.config, program.memory
+    reasons = [_without_limits(program, given)]
     if given.compiler is None:
         reasons.append(f"there is no environment of {SparseCoreCompiler.NAME}: {SparseCoreCompiler.remedy()}")
     reasons = [reason for reason in reasons if reason]
     if given.compiler is None or given.limits is None or reasons:
-        return Checked({"stage": "not compiled", "reasons": reasons}, ())
-    program = program_of(config, given.limits)
-    result = {"stage": "compiled", "limits": given.source, **given.compiler.compile(program, generation_of(topology))}
+        return Checked({"stage": "not compiled", "reasons": reasons})
+    compiled = given.compiler.compile(program_of(config, given.limits), generation_of(program.topology))
+    result = {"stage": "compiled", "limits": given.source, **compiled}
     for found in result["stacks"].values():
         found["planned_bytes"] = sum(plan["tables"][name]["fullest_core_bytes"] for name in found["tables"])
     findings = [
@@ -98,8 +77,9 @@ def _described(optimizer: Optimizer) -> Json:
     return {"kind": type(optimizer).__name__, "hyperparameters": values, "changed": changed}
 
 
-def _without_limits(config: EmbeddingConfig, topology: Topology, batch_size: int, given: SparseCores) -> str:
+def _without_limits(program: Program, given: SparseCores) -> str:
     """Say why there are no limits for this program; empty if there are."""
+    topology, batch_size = program.topology, program.batch_size
     limits, slice_ = given.limits, slice_of(topology)
     if limits is None or slice_ is None:
         return given.source
@@ -108,7 +88,7 @@ def _without_limits(config: EmbeddingConfig, topology: Topology, batch_size: int
             f"the limits of {given.source} are for {limits['topology']} and {limits['batch_size']:,} rows in a batch "
             f"with negatives, not for {topology.name} and {batch_size:,}"
         )
-    stacks = {stack.name for stack in stacks_of(config, slice_, batch_size, by_combiner=True)}
+    stacks = {stack.name for stack in stacks_of(program.config, slice_, batch_size, by_combiner=True)}
     known = set(limits["forms"]["jax_tpu_embedding"]["update_preprocessing_parameters"]["max_ids_per_partition"])
     if stacks != known:
         return f"the limits of {given.source} are for the stacks {sorted(known)}, but the tables make {sorted(stacks)}"

@@ -1,5 +1,6 @@
 """The program of a core through Google's TPU compiler. Tests that need the compiler skip if it is not installed."""
 
+import functools
 import json
 import resource
 from pathlib import Path
@@ -12,6 +13,7 @@ from embedding_core.optimizers import FTRL, SGD, Adagrad, Adam
 from embedding_core.planning.topology import memory_plan, named_topology
 from embedding_core.preflight import PipelineStep, Step, preflight
 from embedding_core.tpu_compiler import TpuCompiler
+from embedding_core.tpu_compiler.compiler_check import compiler_check
 from embedding_core.training_config import TrainingConfig
 
 COMPILER = TpuCompiler.installed()
@@ -38,8 +40,12 @@ def report(tables=None, topology="v2-8", *, batch=64, compiler=COMPILER, model="
         batch_size=batch,
         make_step=step,
         own_tables=True,
-        compiler=compiler,
+        checks=checks(compiler),
     )
+
+
+def checks(compiler):
+    return {} if compiler is None else {"compiler": functools.partial(compiler_check, compiler=compiler)}
 
 
 def planted(kind, monkeypatch, **more):
@@ -61,7 +67,7 @@ def replying(tmp_path):
 
 
 def test_without_a_compiler_the_report_has_none():
-    assert report(compiler=None).compiler is None
+    assert "compiler" not in report(compiler=None).further
 
 
 @pytest.mark.parametrize(("temporary", "found"), [(2, []), (6, ["memory"])])
@@ -70,14 +76,15 @@ def test_tables_outside_of_the_program_count_beside_it(replying, temporary, foun
     compiler = replying({**COMPILED, "temporary_bytes": temporary * 2**30})
     made = report(config(rows=2**26, dim=16), compiler=compiler)
     assert [finding.kind for finding in made.findings] == found
-    assert (made.compiler["total_bytes"], made.compiler["planned_bytes"]) == ((2 + temporary) * 2**30, 2**30)
-    assert made.compiler["left_out"] == ["RecvTPUEmbeddingActivations", "SendTPUEmbeddingGradients"]
+    result = made.further["compiler"]
+    assert (result["total_bytes"], result["planned_bytes"]) == ((2 + temporary) * 2**30, 2**30)
+    assert result["left_out"] == ["RecvTPUEmbeddingActivations", "SendTPUEmbeddingGradients"]
 
 
 def test_tables_inside_of_the_program_count_once(replying):
     made = report(config(rows=2**25, dim=16), "v5e-4", compiler=replying({**COMPILED, "temporary_bytes": 6 * 2**30}))
     assert made.green
-    assert made.compiler["tables_inside"]
+    assert made.further["compiler"]["tables_inside"]
     assert "XLA compiled for a CPU" not in made.meaning
 
 
@@ -89,13 +96,13 @@ def test_refusal_names_the_operation_and_the_line(replying, monkeypatch):
     assert "planted_for_compiler.py:9)" in finding.what
     assert "UNIMPLEMENTED: no such thing" in finding.rule
     assert "more" not in finding.rule
-    assert made.compiler["error"] == error
+    assert made.further["compiler"]["error"] == error
 
 
 def test_program_that_tensorflow_cannot_lower_is_not_compiled(monkeypatch, replying):
-    monkeypatch.syspath_prepend(Path(__file__).parent)
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "preflight")
     made = report(model="planted", kind="texts", compiler=replying({"stage": "must not run"}))
-    assert made.compiler == {"stage": "not lowered"}
+    assert made.further["compiler"] == {"stage": "not lowered"}
     assert "kernel" in {finding.kind for finding in made.findings}
 
 
@@ -104,13 +111,13 @@ def test_program_that_tensorflow_cannot_lower_is_not_compiled(monkeypatch, reply
 def test_pipelines_step_compiles_and_its_tables_are_as_large_as_planned(topology, inside):
     made = report(config(rows=200_003, dim=20), topology)
     assert made.green, made.findings
-    assert made.compiler["tables_inside"] is inside
-    assert made.compiler["operations"]
+    assert made.further["compiler"]["tables_inside"] is inside
+    assert made.further["compiler"]["operations"]
     if not inside:
-        assert made.compiler["argument_bytes"] < 0.1 * made.compiler["planned_bytes"]
+        assert made.further["compiler"]["argument_bytes"] < 0.1 * made.further["compiler"]["planned_bytes"]
     else:
-        assert made.compiler["unknown_sizes"] > 0  # widths of ragged ids
-        assert 1 <= made.compiler["argument_bytes"] / made.compiler["planned_bytes"] <= 1.05
+        assert made.further["compiler"]["unknown_sizes"] > 0  # widths of ragged ids
+        assert 1 <= made.further["compiler"]["argument_bytes"] / made.further["compiler"]["planned_bytes"] <= 1.05
 
 
 @NEEDS_COMPILER
@@ -130,10 +137,10 @@ def test_own_step_compiles():
 
         return Step(on_core, {"u": tf.TensorSpec([rows, 1], tf.int64)})
 
-    made = preflight(config(), named_topology("v4-8"), batch_size=64, make_step=make_step, compiler=COMPILER)
+    made = preflight(config(), named_topology("v4-8"), batch_size=64, make_step=make_step, checks=checks(COMPILER))
     assert made.green, made.findings
-    assert made.compiler["stage"] == "compiled"
-    assert made.compiler["operations"]["fusion"] >= 1
+    assert made.further["compiler"]["stage"] == "compiled"
+    assert made.further["compiler"]["operations"]["fusion"] >= 1
 
 
 @NEEDS_COMPILER
@@ -141,7 +148,7 @@ def test_operation_that_a_tpu_lacks_is_refused_with_its_line(monkeypatch):
     made = planted("operation", monkeypatch, topology="v3-8")
     (finding,) = [one for one in made.findings if one.kind == "tpu"]
     assert "planted_for_compiler.py:9)" in finding.what
-    assert "UNIMPLEMENTED" in made.compiler["error"]
+    assert "UNIMPLEMENTED" in made.further["compiler"]["error"]
 
 
 @pytest.mark.slow
@@ -157,8 +164,8 @@ def test_operation_that_a_tpu_lacks_is_refused_with_its_line(monkeypatch):
 )
 def test_planted_mistakes_are_refused_on_every_generation(kind, error, topology, monkeypatch):
     made = planted(kind, monkeypatch, topology=topology)
-    assert made.compiler["stage"] == "refused"
-    assert error in made.compiler["error"]
+    assert made.further["compiler"]["stage"] == "refused"
+    assert error in made.further["compiler"]["error"]
     assert "tpu" in [finding.kind for finding in made.findings]
 
 
@@ -172,8 +179,8 @@ def test_activations_and_constants_that_do_not_fit_are_refused(kind, rows, green
     made = planted(kind, monkeypatch, batch=8 * rows)
     assert made.green is green
     if not green:
-        assert "RESOURCE_EXHAUSTED" in made.compiler["error"]
-        assert "HLO temp" in made.compiler["error"]
+        assert "RESOURCE_EXHAUSTED" in made.further["compiler"]["error"]
+        assert "HLO temp" in made.further["compiler"]["error"]
 
 
 @pytest.mark.slow
@@ -183,7 +190,7 @@ def test_tables_that_do_not_fit_are_refused_and_take_no_memory_here(rows):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     made = report(config(rows=rows, dim=32), "v5e-4")
     assert [finding.kind for finding in made.findings] == ["memory", "tpu"]
-    assert "RESOURCE_EXHAUSTED" in made.compiler["error"]
+    assert "RESOURCE_EXHAUSTED" in made.further["compiler"]["error"]
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2 * 2**20  # KiB; the tables are 20 GB or more
 
 
@@ -239,4 +246,4 @@ def test_largest_tables_that_a_plan_fits_compile(dims, optimizer):
     made = report(largest_that_fits(dims, optimizer), "v5e-4", batch=1024)
     assert made.memory["fits"]
     assert made.green, made.findings
-    assert made.compiler["argument_bytes"] == pytest.approx(made.memory["fullest_core_bytes"], rel=0.05)
+    assert made.further["compiler"]["argument_bytes"] == pytest.approx(made.memory["fullest_core_bytes"], rel=0.05)

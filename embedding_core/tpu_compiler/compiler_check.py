@@ -9,10 +9,11 @@ import tensorflow as tf
 
 from embedding_core.errors import Finding
 from embedding_core.planning.topology import GIB
-from embedding_core.preflight.trace import Hardware, Traced, name_and_line
+from embedding_core.preflight.preflight_run import Checked, Program
+from embedding_core.preflight.trace import Traced, generation_of, name_and_line
 from embedding_core.preflight.xla import PREFIX, ProgramPart, Variables, is_of_tpu, lowered_hlo
 from embedding_core.schema import Json
-from embedding_core.tpu_compiler import TpuCompiler
+from embedding_core.tpu_compiler.compiler import TpuCompiler
 
 # Writes what one core of a traced program runs as an HLO module, for a compiler in another process.
 
@@ -78,58 +79,45 @@ VERBS = {
     "stopped": "the TPU compiler did not finish",
 }
 NO_MEMORY = "RESOURCE_EXHAUSTED"
+NECESSARY_COMPILED = (
+    "Green is necessary, not sufficient: nothing ran. Only the TPU itself shows speed, numerics, the host's input "
+    "pipeline and the operations that the TPU compiler did not get."
+)
 
 
-class Checked(NamedTuple):
-    """The result of the TPU compiler.
-
-    Attributes:
-      result: what `TpuCompiler.compile` returned; if the program was compiled also "total_bytes" of the program,
-        "planned_bytes" of tables and slots, and whether "tables_inside" the program; "left_out": the types of the
-        operations that the program does not have; "unknown_sizes": number of its arguments with a guessed dimension.
-      findings: one if the compiler refuses the program, or if tables and program together exceed a core's memory.
-    """
-
-    result: Json
-    findings: tuple[Finding, ...]
-
-
-def compiler_check(
-    traced: Traced, compiler: TpuCompiler, *, generation: str, hardware: Hardware, plan: Json, lowered: bool
-) -> Checked:
+def compiler_check(program: Program, compiler: TpuCompiler) -> Checked:
     """Compile what a core of the traced program would run.
 
-    Args:
-      traced: the program.
-      compiler: the compiler.
-      generation: of the TPU, such as "v5e".
-      hardware: its embedding hardware; on "V0" the tables are in the program.
-      plan: made by `topology.memory_plan`.
-      lowered: whether XLA for CPU compiled the program; if not, there is nothing to compile.
+    Returns:
+      What `TpuCompiler.compile` returned; if the program was compiled also "total_bytes" of the program,
+      "planned_bytes" of tables and slots, and whether "tables_inside" the program; "left_out": the types of the
+      operations that the program does not have; "unknown_sizes": number of its arguments with a guessed dimension.
+      A finding if the compiler refuses the program, or if tables and program together exceed a core's memory.
 
     Raises:
       ConfigError: the compiler's environment is damaged, or has other versions.
     """
-    if not lowered:
-        return Checked({"stage": "not lowered"}, ())
+    traced = program.traced
+    if traced is None:
+        return Checked({"stage": "not lowered"})
     try:
-        program = core_program(traced)
+        core = core_program(traced)
     except Exception as error:  # TensorFlow raises ValueError, TypeError and its own errors
         return Checked({"stage": "not lowered", "error": str(error)}, (_not_lowered(error),))
     result = {
-        **compiler.compile(program.hlo, generation),
-        "left_out": list(program.cut),
-        "unknown_sizes": program.unknown_sizes,
+        **compiler.compile(core.hlo, generation_of(program.topology)),
+        "left_out": list(core.cut),
+        "unknown_sizes": core.unknown_sizes,
     }
     if result["stage"] != "compiled":
         return Checked(result, (_refused(result, traced),))
-    return _compared(result, hardware, plan)
+    return _compared(result, program)
 
 
-def _compared(result: Json, hardware: Hardware, plan: Json) -> Checked:
+def _compared(result: Json, program: Program) -> Checked:
+    plan, inside = program.memory, program.hardware == "V0"
     new = result["output_bytes"] - result["shared_bytes"]
     total = result["argument_bytes"] + new + result["temporary_bytes"] + result["program_bytes"]
-    inside = hardware == "V0"
     used = total + (0 if inside else plan["fullest_core_bytes"])
     result = {
         **result,
@@ -138,7 +126,8 @@ def _compared(result: Json, hardware: Hardware, plan: Json) -> Checked:
         "tables_inside": inside,
     }
     over = not inside and plan["fits"] and used > plan["bytes_per_core"]  # inside, the compiler refuses it
-    return Checked(result, (_too_large(result, used, plan),) if over else ())
+    findings = (_too_large(result, used, plan),) if over else ()
+    return Checked(result, findings, judges_memory=inside, meaning=NECESSARY_COMPILED)
 
 
 def _too_large(result: Json, used: int, plan: Json) -> Finding:

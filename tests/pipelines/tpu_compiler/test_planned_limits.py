@@ -7,10 +7,10 @@ from components.artifact_files import EMBEDDING_CONFIG_FILE, SPARSE_CORE_LIMITS_
 from embedding_core.planning.topology import named_topology
 from embedding_core.storage import sealed_json
 from embedding_core.tpu_compiler import SparseCoreCompiler
-from pipelines.checks.pipeline_preflight import planned_sparse_cores, sparse_core_lines
 from pipelines.checks.planned_tables import planned_tables
 from pipelines.commands import cli
 from pipelines.config import load_config
+from pipelines.tpu_compiler.preflight_checks import planned_sparse_cores, sparse_core_lines
 
 EXAMPLES = pipelines.examples.__path__[0]
 LIMITS = {"topology": "v6e-8", "batch_size": 256}

@@ -5,10 +5,12 @@ import pytest
 from pyarrow import parquet
 
 import pipelines.examples
+from embedding_core.planning.topology import named_topology
 from embedding_core.tpu_compiler import TpuCompiler
-from pipelines.checks.pipeline_preflight import compiler_lines
+from pipelines.checks.planned_tables import planned_tables
 from pipelines.commands import cli
 from pipelines.config import load_config
+from pipelines.tpu_compiler.preflight_checks import Compiler, asked_checks, compiler_lines
 
 EXAMPLES = pipelines.examples.__path__[0]
 ROOT = f"{EXAMPLES}/../.."
@@ -68,6 +70,16 @@ def test_command_without_the_compiler_is_one_error_before_anything_runs(tmp_path
     assert line.startswith("error: there is no environment of the TPU compiler")
 
 
+def compiled(config, topology, tokens):
+    from pipelines.checks.pipeline_preflight import check
+
+    tables, _ = planned_tables(config, None, tokens)
+    checks = asked_checks(
+        config, tables, named_topology(topology), None, compiler=Compiler.tpu, compiler_python=COMPILER.python
+    )
+    return check(config, topology=topology, assumed_tokens=tokens, checks=checks)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(COMPILER is None, reason="the TPU compiler is not installed: `make tpu-compiler`")
 @pytest.mark.parametrize("topology", ["v2-8", "v3-8", "v4-8", "v5e-4", "v5p-8", "v6e-8"])
@@ -80,13 +92,11 @@ def test_command_without_the_compiler_is_one_error_before_anything_runs(tmp_path
     ],
 )
 def test_every_example_compiles_for_every_generation(file, topology, tmp_path):
-    from pipelines.checks.pipeline_preflight import check
-
     parquet.write_table(pa.table({"split": ["train"]}), tmp_path / "rows.parquet")
     data = [] if "taxi" in file else [f"data.path={tmp_path}/rows.parquet"]
-    report = check(load_config(f"{ROOT}/{file}", data), topology=topology, assumed_tokens=100_000, compiler=COMPILER)
+    report = compiled(load_config(f"{ROOT}/{file}", data), topology, 100_000)
     assert report.findings == ()
-    result = report.compiler
+    result = report.further["compiler"]
     assert result["stage"] == "compiled"
     assert result["tables_inside"] is (report.hardware == "V0")
     if result["tables_inside"]:
@@ -97,12 +107,9 @@ def test_every_example_compiles_for_every_generation(file, topology, tmp_path):
 @pytest.mark.skipif(COMPILER is None, reason="the TPU compiler is not installed: `make tpu-compiler`")
 def test_plan_with_copies_does_not_fit_where_the_compiler_refuses_the_step():
     """On v5e the compiler copies tables of 64 columns into a padded layout."""
-    from pipelines.checks.pipeline_preflight import check
-
-    taxi = load_config(f"{EXAMPLES}/taxi.yaml", [])
-    report = check(taxi, topology="v5e-4", assumed_tokens=2_000_000, compiler=COMPILER)
+    report = compiled(load_config(f"{EXAMPLES}/taxi.yaml", []), "v5e-4", 2_000_000)
     assert report.memory["fullest_core_bytes"] < report.memory["bytes_per_core"] / 2
     assert not report.memory["fits"]
     assert [finding.kind for finding in report.findings] == ["memory", "tpu"]
     assert "gradients and padded copies" in report.findings[0].what
-    assert "RESOURCE_EXHAUSTED" in report.compiler["error"]
+    assert "RESOURCE_EXHAUSTED" in report.further["compiler"]["error"]

@@ -1,15 +1,18 @@
 """Stacks of tables on SparseCores in the preflight. Tests that need the compiler skip if it is not installed."""
 
+import functools
+
 import numpy as np
 import pytest
 
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.optimizers import Adagrad
 from embedding_core.planning.topology import GIB, memory_plan, named_topology
-from embedding_core.preflight import PipelineStep, SparseCores, preflight
-from embedding_core.preflight.sparse_core_check import program_of, sparse_core_check
+from embedding_core.preflight import PipelineStep, preflight
+from embedding_core.preflight.preflight_run import Program
 from embedding_core.sparsecore import Ids, LimitCounter, limits_in_all_forms, slice_of, stacks_of
-from embedding_core.tpu_compiler import SparseCoreCompiler
+from embedding_core.tpu_compiler import SparseCoreCompiler, SparseCores
+from embedding_core.tpu_compiler.sparse_core_check import program_of, sparse_core_check
 from embedding_core.training_config import TrainingConfig
 
 COMPILER = SparseCoreCompiler.installed()
@@ -72,7 +75,8 @@ def replying():
 
 def checked(given, tables=None, topology="v5p-8", rows=ROWS):
     tables, slice_ = tables or config(), named_topology(topology)
-    return sparse_core_check(tables, slice_, rows, given, memory_plan(tables, slice_))
+    program = Program(None, tables, slice_, rows, "V2", memory_plan(tables, slice_))
+    return sparse_core_check(program, given)[:2]
 
 
 def test_without_limits_and_environment_both_are_said():
@@ -154,10 +158,10 @@ def test_preflight_compiles_the_stacks(topology):
         batch_size=ROWS,
         make_step=step,
         own_tables=True,
-        sparse_cores=given,
+        checks={"sparse_cores": functools.partial(sparse_core_check, given=given)},
     )
     assert report.green, report.findings
-    assert list(report.sparse_cores["stacks"]) == ["item_user", "word"]
-    for found in report.sparse_cores["stacks"].values():
+    assert list(report.further["sparse_cores"]["stacks"]) == ["item_user", "word"]
+    for found in report.further["sparse_cores"]["stacks"].values():
         assert found["stage"] == "compiled"
         assert 1 <= found["argument_bytes"] / found["planned_bytes"] <= 1.05

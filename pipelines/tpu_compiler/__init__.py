@@ -1,0 +1,1 @@
+"""Room of Google's TPU compiler: `preflight --compiler tpu`."""
