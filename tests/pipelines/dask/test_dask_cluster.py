@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.dask.dask_cluster import running_cluster
 from pipelines.dask.beam_runner import on_dask
 from tests.components.test_beam_runners import PARTS, WORKERS, count, ingest
+from tests.pipelines.dask.dask_cluster import running_cluster
 
 pytestmark = [pytest.mark.tfx, pytest.mark.slow]
 

@@ -12,9 +12,9 @@ pytestmark = [pytest.mark.tfx, pytest.mark.timeout(1500)]
 
 def planted(uri, destination):
     """Write the checkpoint of a run again, with zeros in the rows of the tokens i0 to i9, which day 2 does not have."""
-    from benchmarks.health_plants import read_arrays
     from embedding_core.checkpoint import read_manifest, write_tables
     from embedding_core.checkpoint.table_health import CheckpointTables
+    from tests.pipelines.health.planted_sicknesses import read_arrays
 
     tables = CheckpointTables(uri)
     arrays, tokens = read_arrays(tables), tables.vocabularies["item"].tokens.to_pylist()

@@ -31,7 +31,7 @@ from examples.online_retail.prepare_data import Purchase, distinct, prepare
 from pipelines.config import PipelineConfig, config_from_mapping, load_config
 from pipelines.pipeline import component_inputs
 
-RETAIL = Path(__file__).parents[1] / "examples" / "online_retail" / "daily_runs.yaml"
+RETAIL = Path(__file__).parents[3] / "examples" / "online_retail" / "daily_runs.yaml"
 _TAXI_COLUMNS = ("company", "pickup_community_area", "dropoff_community_area", "dropoff_census_tract", "payment_type")
 _TAXI_FIRST, _TAXI_LATER = 5_000, 500
 

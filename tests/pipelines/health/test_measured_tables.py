@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.health_chains import made_up_chain, trained
-from benchmarks.health_plants import SICKNESSES, planted
-from benchmarks.health_trial import judged
 from embedding_core.checkpoint.table_health import CheckpointTables, measure_checkpoint
 from embedding_core.errors import CheckpointError
 from embedding_core.health import Health, judge_table
+from tests.pipelines.health.chains import made_up_chain, trained
+from tests.pipelines.health.judging import judged
+from tests.pipelines.health.planted_sicknesses import SICKNESSES, planted
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 _SECONDS = 120
 _LOCAL = ("--host", "127.0.0.1", "--no-dashboard")
-_PROJECT = Path(__file__).parents[2]
+_PROJECT = Path(__file__).parents[3]
 
 
 class Cluster:

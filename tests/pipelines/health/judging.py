@@ -1,0 +1,92 @@
+"""Judges checkpoints as TableHealth does, healthy and with planted sicknesses, and tabulates what was found."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from embedding_core.checkpoint.summary import name_of_row
+from embedding_core.checkpoint.table_health import CheckpointTables, measure_checkpoint
+from embedding_core.health import Finding, Health, judge_table
+from pipelines.pipeline.component_inputs import drawn_features
+from tests.pipelines.health.chains import Chain
+from tests.pipelines.health.planted_sicknesses import SICKNESSES, planted
+
+OLDER = 4
+"""Runs between a checkpoint and the one that "another day" takes rows from."""
+
+
+class Result(NamedTuple):
+    """What the gate said of one checkpoint.
+
+    Attributes:
+      chain, run: their names.
+      sickness, table: what was planted where; "" for a healthy run.
+      sick: names of the sick tables.
+      findings: figures beyond their bounds.
+    """
+
+    chain: str
+    run: str
+    sickness: str
+    table: str
+    sick: frozenset[str]
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_right(self) -> bool:
+        """Whether exactly sick tables were found."""
+        named = {finding.table for finding in self.findings}
+        return bool(named) == bool(self.sick) and named <= self.sick
+
+
+def judged(now: Path, base: Path, chain: Chain) -> tuple[Finding, ...]:
+    """Judge a checkpoint against its base."""
+    tables, health = CheckpointTables(now), chain.config.health or Health()
+    measured = measure_checkpoint(tables, CheckpointTables(base), drawn=drawn_features(chain.config))
+    return tuple(
+        finding
+        for figures in measured
+        for finding in judge_table(
+            figures, health, lambda row, name=figures.table: name_of_row(tables.tables[name], tables.vocabularies, row)
+        )
+    )
+
+
+def healthy(chain: Chain, line: Sequence[tuple[str, Path]]) -> Iterator[Result]:
+    """Judge every run of a chain but the first."""
+    for (_, base), (name, now) in itertools.pairwise(line):
+        yield Result(chain.name, name, "", "", frozenset(), judged(now, base, chain))
+
+
+def sick(chain: Chain, line: Sequence[tuple[str, Path]], runs: Sequence[int]) -> Iterator[Result]:
+    """Plant every sickness into every table of some runs, and judge the result."""
+    for at in runs:
+        name, now = line[at]
+        base, oldest = line[at - 1][1], line[max(0, at - OLDER)][1]
+        for table, sickness in itertools.product(sorted(CheckpointTables(now).tables), SICKNESSES):
+            with tempfile.TemporaryDirectory() as folder:
+                made = Path(folder) / "checkpoint"
+                tables = planted(sickness, table, (oldest, base, now), made, seed=at)
+                yield Result(chain.name, name, sickness, table, frozenset(tables), judged(made, base, chain))
+
+
+def table_of(results: Sequence[Result]) -> str:
+    """Return the results as Markdown: healthy runs by chain, then found and planted by sickness and table."""
+    chains = list(dict.fromkeys(result.chain for result in results))
+    lines = ["| runs | healthy runs | refused |", "|---|---|---|"]
+    for chain in chains:
+        runs = [result for result in results if result.chain == chain and not result.sickness]
+        lines.append(f"| {chain} | {len(runs)} | {sum(not result.is_right for result in runs)} |")
+    places = list(dict.fromkeys((result.chain, result.table) for result in results if result.sickness))
+    counts = collections.Counter((result.sickness, result.chain, result.table, result.is_right) for result in results)
+    lines += ["", f"| found of planted | {' | '.join(f'{table} ({chain})' for chain, table in places)} |"]
+    lines.append(f"|---|{'---|' * len(places)}")
+    for sickness in SICKNESSES:
+        found = [[counts[(sickness, *place, right)] for right in (True, False)] for place in places]
+        lines.append(f"| {sickness} | {' | '.join(f'{right} of {right + wrong}' for right, wrong in found)} |")
+    return "\n".join(lines) + "\n"
