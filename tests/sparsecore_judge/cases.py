@@ -21,7 +21,6 @@ from embedding_core.optimizers import Adagrad
 from embedding_core.planning.topology import named_topology
 from embedding_core.schema import Json
 from embedding_core.sparsecore import BatchIds, Ids, LimitCounter, limits_in_all_forms, slice_of, stacks_of
-from embedding_core.tpu_compiler.sparse_core_check import program_of
 
 TOPOLOGIES = ("v5p-8", "v5p-16", "v5p-32", "v5p-64", "v6e-1", "v6e-4", "v6e-8", "v6e-16")
 CONFIDENCE = 0.99
@@ -106,6 +105,8 @@ def describe(
     batches_file: str = "batches.npz",
 ) -> None:
     """Write `case.json`."""
+    from embedding_core.tpu_compiler.sparse_core_check import program_of
+
     slice_ = slice_of(named_topology(topology))
     assert slice_ is not None
     limits = {"chips": slice_.chips, "sparse_cores_per_chip": slice_.per_chip, "batch_size": batch_size, "forms": forms}

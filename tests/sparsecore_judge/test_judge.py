@@ -12,11 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from embedding_core.tpu_compiler import SparseCoreCompiler
-
 _HERE = Path(__file__).parent
 _PYTHON = Path(os.environ.get("SPARSECORE_PYTHON") or _HERE.parents[1] / ".matrix" / "sparsecore" / "bin" / "python")
-_COMPILER = SparseCoreCompiler.installed()
+_COMPILER = pytest.importorskip("embedding_core.tpu_compiler").SparseCoreCompiler.installed()
 _VERDICTS = _HERE / "verdicts.json"
 _MOST = 1.05  # a limit of all batches, divided by what the C++ saw
 _KEYS = ("max_ids_per_partition", "max_unique_ids_per_partition", "required_buffer_size_per_sc")
