@@ -17,10 +17,11 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
     "dask": ("beam",),
     "deltas": ("push.deltas",),
     "new_project": (),
+    "parameter_server": ("kubeflow.cluster", "training.strategy=parameter_server"),
     "tpu_compiler": ("--compiler", "--compiler-python", "--sparsecore-python"),
     "triton": (),
 }
-"""The keys of the YAML file and the options of commands that belong to each room.
+"""The keys of the YAML file, values of other keys as `<key>=<value>`, and options of commands that belong to each room.
 
 `make removable` takes away one room after the other.
 """
@@ -47,8 +48,14 @@ def is_installed(room: str) -> bool:
     return any(_exists(package, room) for package in _PACKAGES)
 
 
+def values_of(key: str) -> list[str]:
+    """Return the values that the installed rooms add to a key of the YAML file, such as "training.strategy"."""
+    entries = [entry.partition("=") for room, entries in ROOMS.items() if is_installed(room) for entry in entries]
+    return [value for of, _, value in entries if of == key and value]
+
+
 def room_of(key: str) -> str | None:
-    """Name the room that is not installed and has a key or option of this name; None if there is none."""
+    """Name the room that is not installed and has a key, `<key>=<value>` or option of this name; None if none has."""
     owners = [room for room, keys in ROOMS.items() if key in {name.rpartition(".")[2] for name in keys}]
     return next((room for room in owners if not is_installed(room)), None)
 

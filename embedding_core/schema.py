@@ -29,7 +29,7 @@ from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, Pyd
 from typing_extensions import Self
 
 from embedding_core.errors import ConfigError, nearest
-from embedding_core.rooms import MISSING, room_of
+from embedding_core.rooms import MISSING, room_of, values_of
 
 Json: TypeAlias = dict[str, Any]
 """A JSON object."""
@@ -68,6 +68,23 @@ class Rule:
         """Replace every error of the type with the rule's words."""
         kind = "text_rule" if self.text else "rule"
         return core_schema.custom_error_schema(handler(source), custom_error_type=kind, custom_error_message=self.words)
+
+
+class Choice(Rule):
+    """Allows the words of a Literal, and those that optional rooms add.
+
+    Attributes:
+      choices: all words.
+    """
+
+    def __init__(self, key: str, *words: str) -> None:
+        """Take the key's path in the YAML file, by which rooms name it, and its own words."""
+        self.choices = [*words, *values_of(key)]
+        super().__init__(", ".join(f'"{word}"' for word in self.choices))
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Read the field as a Literal."""
+        return core_schema.literal_schema(self.choices)
 
 
 class ChosenBy:
@@ -338,8 +355,10 @@ def _text(cls: type[Section], error: Any) -> str:
     if kind in ("model_type", "model_attributes_type"):
         return f"is {value!r}: it must be a mapping with keys out of {', '.join(cls.keys())}."
     if kind == "literal_error":
+        room = room_of(f"{error['loc'][-1]}={value}")
         choices = re.findall(r"'([^']*)'", error["ctx"]["expected"])
-        return f"is {value!r}: it must be {_one_of(value, choices)}"
+        rule = f"it must be {_one_of(value, choices)}" if room is None else MISSING.format(room)
+        return f"is {value!r}: {rule}"
     words = error["msg"] if kind in ("rule", "text_rule") else _WORDS.get(kind, error["msg"])
     number = isinstance(value, int | float) and not isinstance(value, bool)
     quotes = f' Put it in quotes: "{value}".' if number and kind in ("text_rule", "string_type") else ""

@@ -16,6 +16,7 @@ from embedding_core.planning.topology import shape_of
 from embedding_core.schema import (
     FROM_LIST,
     FROM_NUMPY,
+    Choice,
     Count,
     Json,
     Listed,
@@ -193,8 +194,7 @@ class TrainingSettings(Section):
         counts them in a warning and in the EmbeddingCheckpoint.
       shuffle_buffer: number of rows from which the next row is drawn.
       strategy: device to train on: "auto" is a TPU if there is one, else a GPU, else the CPU; "simulated_tpu" emulates
-        a TPU on logical CPU devices; "parameter_server" partitions the tables over the servers of the cluster in
-        TF_CONFIG, whose workers train on the CPU.
+        a TPU on logical CPU devices. For "parameter_server" see `kubeflow.cluster`.
       topology: shape of the TPU: a slice's name such as "v3-8"; for a simulated TPU also the number of hosts and the
         cores of each host, such as "2x2". Null is "1x2" for a simulated TPU, and accepts any real TPU. For a slice with
         SparseCores (v5p, v6e) their limits are computed from the data.
@@ -213,7 +213,7 @@ class TrainingSettings(Section):
     checkpoint_every: Positive | None = None
     nonfinite_rows: NonfiniteRows = "error"
     shuffle_buffer: Positive = 65536
-    strategy: Literal["auto", "cpu", "gpu", "tpu", "simulated_tpu", "parameter_server"] = "auto"
+    strategy: Annotated[str, Choice("training.strategy", "auto", "cpu", "gpu", "tpu", "simulated_tpu")] = "auto"
     topology: _Topology | None = None
     negatives: Negatives | None = None
     softmax: Softmax | None = None
@@ -234,7 +234,7 @@ class TrainingSettings(Section):
             yield from self._topology_mistakes(self.topology)
 
     def _topology_mistakes(self, topology: str) -> Mistakes:
-        if self.strategy in ("cpu", "gpu", "parameter_server"):
+        if self.strategy not in ("auto", "tpu", "simulated_tpu"):
             yield "topology", f"is {topology!r}, but `strategy` is {self.strategy!r}: leave out one."
         if "x" in topology and self.strategy != "simulated_tpu":
             yield "topology", f"is {topology!r}, but only a simulated TPU has no name: write a slice's, such as v3-8."

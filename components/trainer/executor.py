@@ -16,10 +16,10 @@ from components import component_spec as keys
 from components.base_executor import Artifacts, ComponentExecutor, Execution, Properties
 from components.trainer_settings import with_steps
 from embedding_core.errors import ConfigError
+from embedding_core.rooms import hooks
 from embedding_core.schema import Json
 from embedding_core.training.finished_run import RunDescription
 from embedding_core.training.loop import History
-from embedding_core.training.server_cluster import cluster_task, serve
 
 _VERTEX_PREFIX = "ai_platform_"
 """Prefix of the keys of `custom_config` that configure the Vertex AI job; the run_fn does not get them."""
@@ -46,15 +46,11 @@ class Executor(ComponentExecutor, trainer_executor.GenericExecutor):
         return arguments
 
     def serves_another(self) -> bool:
-        """Serve the chief of a cluster if this process is its worker or parameter server; return whether it was.
+        """Serve the process that trains if this one is there for that, by an optional room; return whether it was.
 
         All pools of a CustomJob start the same command, and TF_CONFIG tells each process its task.
         """
-        task = cluster_task()
-        if task is None or not task.serves:
-            return False
-        serve(task)
-        return True
+        return any(room.serves_another() for room in hooks("embedding_core", "worker"))
 
     def execute(self, execution: Execution) -> None:
         """Train, and record facts on the outputs.

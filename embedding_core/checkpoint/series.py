@@ -236,7 +236,7 @@ class Tables(NamedTuple):
     Attributes:
       variables: float32 [rows, dim], by `<table>` and `<table>/<slot>`; empty if they are in a TPU's memory.
       holder: the trackable that has them under these names, and copies them from a TPU's memory and back.
-      blocks: the rows on parameter servers, in blocks of consecutive rows, by the same names; empty without servers.
+      blocks: partitioned tables and slots, in blocks of consecutive rows, by the same names.
     """
 
     variables: Mapping[str, tf.Variable]

@@ -76,6 +76,11 @@ class Engine(abc.ABC):
         """
         return {}
 
+    @property
+    def table_blocks(self) -> Mapping[str, Sequence[tf.Variable]]:
+        """Tables and slots in blocks of consecutive rows, by the same names; empty if no table is partitioned."""
+        return {}
+
 
 class Box:
     """Wraps a replica's value, so that merge_call passes it on unchanged."""

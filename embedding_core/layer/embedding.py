@@ -27,7 +27,6 @@ from embedding_core.layer.layer_configs import (
     flat_shapes,
     prepared,
 )
-from embedding_core.layer.server_tables import ServerTables
 from embedding_core.lookup import cpu_embedding_lookup
 from embedding_core.normal_form import kind_of, normal_form
 from embedding_core.sparsecore import SparseCoreEmbeddingConfig
@@ -424,9 +423,8 @@ class TPUEmbedding(tf_keras.layers.Layer):
 
     @property
     def table_blocks(self) -> Mapping[str, Sequence[tf.Variable]]:
-        """The blocks of rows of tables and slots on parameter servers, by the same names; empty without servers."""
-        engine = self._state.engine
-        return engine.blocks if isinstance(engine, ServerTables) else {}
+        """The tables and slots in blocks of consecutive rows, by the same names; empty if no table is partitioned."""
+        return self._state.engine.table_blocks
 
     @property
     def table_holder(self) -> Tables:

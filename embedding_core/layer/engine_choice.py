@@ -17,9 +17,9 @@ from embedding_core.engines.tables import Tables, Variables, keyed_variables, pl
 from embedding_core.errors import ConfigError, EngineError
 from embedding_core.feature_specs import AnyTable, Ids, Weights
 from embedding_core.layer.layer_configs import Prepared
-from embedding_core.layer.server_tables import ServerTables
 from embedding_core.layer.sparse_core_tables import SparseCoreTables
 from embedding_core.layer.tpu_tables import HardwareTables, ReplicatedTables
+from embedding_core.rooms import hooks
 from embedding_core.translate import Model
 
 # Saves slots of a Keras optimizer under the checkpoint keys that a TPU's tables have.
@@ -168,18 +168,23 @@ def is_exported(created: tf.distribute.Strategy) -> bool:
 
 
 def new_engine(strategy: tf.distribute.Strategy, config: Prepared, arguments: Mapping[str, Any]) -> Engine:
-    """Return the engine for a strategy.
+    """Return the engine for a strategy: that of an optional room, or one of those above.
+
+    A room has a function `new_engine` with the same arguments in its module `engine`, which gives None for the
+    strategies of others.
 
     Args:
       strategy: the strategy in force when the layer is made.
       config: tables and features.
       arguments: arguments of the layer.
     """
+    for room in hooks("embedding_core", "engine"):
+        engine: Engine | None = room.new_engine(strategy, config, arguments)
+        if engine is not None:
+            return engine
     pipelined, seed = arguments["pipeline_execution_with_tensor_core"], arguments["seed"]
     if not on_tpu(strategy):
         if arguments["table_update"] == "engine":
-            if isinstance(strategy, tf.distribute.ParameterServerStrategy):
-                return ServerTables(config.model, seed, strategy)
             return HostEngine(config.model, seed=seed)
         return KerasTables(config.model, seed)
     feature = hardware_feature(strategy, arguments["embedding_feature"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -13,12 +13,11 @@ from embedding_core.engines import SimulatedTPUStrategy, simulated_tpu
 from embedding_core.errors import ConfigError
 from embedding_core.layer import hardware_feature
 from embedding_core.planning.topology import Shape, shape_of
+from embedding_core.rooms import hooks
 from embedding_core.sparsecore import Slice
 from embedding_core.training.row_stream import replica_batches
-from embedding_core.training.server_cluster import parameter_server_strategy
 from embedding_core.training_config import TrainingConfig
 
-Kind: TypeAlias = Literal["cpu", "gpu", "tpu", "simulated_tpu", "parameter_server"]
 Batches: TypeAlias = tf.data.Dataset | tf.distribute.DistributedDataset
 _LOCAL_TPU = "local"  # the machine's own, as on a TPU VM
 _SIMULATED = "1x2"
@@ -29,12 +28,11 @@ class Placement(NamedTuple):
     """The device and strategy that tables and dense part are trained on.
 
     Attributes:
-      kind: kind of the device.
-      strategy: TensorFlow's default strategy on a CPU or GPU, else that of the real or simulated TPU, or of the
-        parameter servers.
+      kind: kind of the device: "cpu", "gpu", "tpu", "simulated_tpu", or the value of `training.strategy` of a room.
+      strategy: TensorFlow's default strategy on a CPU or GPU, else that of the real or simulated TPU, or of the room.
     """
 
-    kind: Kind
+    kind: str
     strategy: tf.distribute.Strategy
 
     @property
@@ -43,9 +41,19 @@ class Placement(NamedTuple):
         return self.kind in ("tpu", "simulated_tpu")
 
     @property
-    def on_servers(self) -> bool:
-        """Whether parameter servers hold the tables, and workers train."""
-        return self.kind == "parameter_server"
+    def in_process(self) -> bool:
+        """Whether this process holds the tables and reads all rows, on a device that TensorFlow finds by itself."""
+        return not self.on_tpu
+
+    @property
+    def loop_classes(self) -> tuple[type[Any], type[Any]] | None:
+        """Classes that read the rows and run the steps, instead of `JobData` and `Trainable`."""
+        return None
+
+    @property
+    def not_for_keras(self) -> str:
+        """What Keras' `fit` cannot train on, for a message; empty if it can."""
+        return "a TPU without an embedding engine" if self.replicated else ""
 
     @property
     def replicated(self) -> bool:
@@ -78,10 +86,14 @@ class Placement(NamedTuple):
         """Whether hosts read different files if `shard_files` does not say it and there are enough files."""
         return self.kind == "tpu"
 
-    def scope(self) -> contextlib.AbstractContextManager[object]:
-        """Return the context in which to make and run layers, model and optimizer."""
+    def scope(self, checkpoints: str | None = None) -> contextlib.AbstractContextManager[object]:
+        """Return the context in which to make and run layers, model and optimizer.
+
+        Args:
+          checkpoints: folder of the checkpoints to resume from, for a message about a lost machine.
+        """
         scope: contextlib.AbstractContextManager[object] = (
-            self.strategy.scope() if self.on_tpu or self.on_servers else tf.device(f"/{self.kind.upper()}:0")
+            tf.device(f"/{self.kind.upper()}:0") if self.in_process else self.strategy.scope()
         )
         return scope
 
@@ -109,17 +121,20 @@ class Placement(NamedTuple):
 
 
 def choose_placement(training: TrainingConfig) -> Placement:
-    """Choose the placement that a configuration asks for on this machine.
+    """Choose the placement that a configuration asks for on this machine: that of an optional room, or one of these.
+
+    A room has a function `choose_placement` in its module `strategy`, which gives None for the strategies of others.
 
     Raises:
-      ConfigError: the device is not available, the topology of the TPU is not the configured one, or TF_CONFIG names
-        no cluster of parameter servers.
+      ConfigError: the device is not available, or the topology of the TPU is not the configured one.
       EngineError: TensorFlow already runs with fewer logical devices than a simulated TPU needs.
     """
+    for room in hooks("embedding_core", "strategy"):
+        placement: Placement | None = room.choose_placement(training)
+        if placement is not None:
+            return placement
     if training.strategy == "simulated_tpu":
         return Placement("simulated_tpu", _simulated(shape_of(training.topology or _SIMULATED)))
-    if training.strategy == "parameter_server":
-        return Placement("parameter_server", parameter_server_strategy())
     gpu, tpu = (bool(tf.config.list_physical_devices(kind)) for kind in ("GPU", "TPU"))
     tpu = tpu or "TPU_NAME" in os.environ
     if not {"gpu": gpu, "tpu": tpu}.get(training.strategy, True):

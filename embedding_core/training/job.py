@@ -66,7 +66,7 @@ class TrainingJob:
       counts: count of each token in the data, int64, by vocabulary name; needed for a softmax, and for negatives by
         "count".
       warm_start: function that fills tables and slots, by `<table>` and `<table>/<slot>`, before step 0; None starts
-        from initial rows. Parameter servers have each in several blocks of rows.
+        from initial rows. A table may be in several blocks of rows.
       dense_start: source of the dense part's weights at step 0; None starts from new weights.
       ranges: scale of each dense feature, JSON objects that are kept with the weights.
       limits: limits of SparseCores; used on slices that have them.

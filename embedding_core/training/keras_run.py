@@ -117,15 +117,10 @@ class KerasRun:
         # Keras' callbacks stop a fit, so no rows are held back.
         self._job = job = dataclasses.replace(job, training=job.training.replace(early_stopping=None))
         self._placement = choose_placement(job.training)
-        if self._placement.on_servers:
+        if self._placement.not_for_keras:
             raise ConfigError(
-                "parameter servers train by the trainer's own loop: leave out `model.run_fn`, or choose another "
-                "`strategy`."
-            )
-        if self._placement.replicated:
-            raise ConfigError(
-                "a TPU without an embedding engine trains by the trainer's own loop: leave out `model.run_fn`, or ask "
-                "for another TPU."
+                f"{self._placement.not_for_keras} trains by the trainer's own loop: leave out `model.run_fn`, or "
+                "choose another `strategy` or TPU."
             )
         self._begun = time.monotonic()
         with self.scope():

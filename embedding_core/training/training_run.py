@@ -26,7 +26,6 @@ from embedding_core.training.encoded_rows import rows_folder
 from embedding_core.training.finished_run import restore_weights
 from embedding_core.training.job import JobData, TrainingJob
 from embedding_core.training.loop import WARM_START, History, Loop, Progress, Summaries, end_if, noticed_preemption
-from embedding_core.training.server_steps import ServedTrainable, ServerData, lost_servers
 from embedding_core.training.step import Trainable, new_trainable
 
 _log = logging.getLogger(__name__)
@@ -56,7 +55,7 @@ class TrainingResult:
     stacked_on: Slice | None = None
 
 
-def _make_trainable(job: TrainingJob, data: JobData, placement: Placement) -> Trainable:
+def _make_trainable(job: TrainingJob, data: JobData, placement: Placement, kind: type[Trainable]) -> Trainable:
     tf_keras.utils.set_random_seed(job.training.seed)
     return new_trainable(
         job.inputs.config,
@@ -70,7 +69,7 @@ def _make_trainable(job: TrainingJob, data: JobData, placement: Placement) -> Tr
         replicated=placement.replicated,
         hosts=data.hosts_apart,
         limits=job.limits if placement.takes_limits else None,
-        kind=ServedTrainable if placement.on_servers else Trainable,
+        kind=kind,
     )
 
 
@@ -162,21 +161,21 @@ def train(
 
     Raises:
       DataError: a split is empty, rows cannot be read, or a label is invalid for its task or the same in all rows.
-      TrainingError: the loss or a row of a table is not finite, or a parameter server was lost.
+      TrainingError: the loss or a row of a table is not finite, or a machine that holds tables was lost.
       CheckpointError: there are checkpoints to resume from, but none passes verification.
       PreemptionError: SIGTERM came; the state is saved, and the same call continues from it.
       ConfigError: the device is not available.
     """
     placement = choose_placement(job.training)
     kept = resume_folder or os.path.join(folder, "resume")
+    data_class, trainable_class = placement.loop_classes or (JobData, Trainable)
     with (
-        lost_servers(kept),
-        placement.scope(),
+        placement.scope(kept),
         noticed_preemption() as preempted,
-        rows_folder(None if placement.on_servers else rows) as encoded,
+        rows_folder(rows if placement.in_process else None) as encoded,
     ):
-        data = (ServerData if placement.on_servers else JobData)(job, placement, encoded, lambda: end_if(preempted))
-        trainable = _make_trainable(job, data, placement)
+        data = data_class(job, placement, encoded, lambda: end_if(preempted))
+        trainable = _make_trainable(job, data, placement, trainable_class)
         tf.io.gfile.makedirs(folder)
         state = RunState(trainable, kept, job.training.nonfinite_rows)
         resumed = state.resume()
@@ -204,7 +203,7 @@ def result_of(
 ) -> TrainingResult:
     """Return the result, with tables and dense part in a form that this process can export."""
     config, slice_ = job.inputs.config, placement.slice_of_hardware
-    if not (placement.on_tpu or placement.on_servers):
+    if placement.in_process:
         variables = trainable.tables.variables
         tables = {table.name: variables[table.name] for table in config.tables}
         return TrainingResult(tables, trainable.model, step, checkpoint, history, slice_)

@@ -9,7 +9,7 @@ from pipelines.cluster.kubeflow_spec import Spec
 from pipelines.config import Resources, TrainingCluster
 
 _PORT = 2222
-_SERVE = "exec python -m embedding_core.training.cluster_server"
+_SERVE = "exec python -m embedding_core.parameter_server.worker"
 
 
 def vertex_pools(cluster: TrainingCluster, container: Spec) -> list[Spec]:

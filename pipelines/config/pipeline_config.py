@@ -90,6 +90,8 @@ class Resources(Section):
 class TrainingCluster(Section):
     """The CPU machines of `training.strategy: parameter_server`, besides the trainer's own container, the chief.
 
+    This strategy partitions the tables over the servers of the cluster in TF_CONFIG, whose workers train.
+
     Attributes:
       workers: number of workers.
       servers: number of parameter servers, over which tables are partitioned.

@@ -161,8 +161,8 @@ def _run(
     stage: Stage = contextlib.nullcontext if profile is None else profile.stage
     check_file_systems(config)
     data_files(config.data)  # a missing file is an error before anything is written
-    # Devices of a simulated TPU and of a cluster must be known before any component runs TensorFlow.
-    if config.training.strategy in ("simulated_tpu", "parameter_server"):
+    # Devices that TensorFlow does not find by itself must be known before any component runs it.
+    if config.training.strategy not in ("auto", "cpu", "gpu", "tpu"):
         choose_placement(training_config(config))
     upgraded = ready_metadata(config)
     with (

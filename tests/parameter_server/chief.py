@@ -22,8 +22,8 @@ from embedding_core.engines import HostEngine
 from embedding_core.errors import EmbeddingError
 from embedding_core.layer import TPUEmbedding
 from embedding_core.optimizers import FTRL, SGD, Adagrad, AdagradMomentum, Adam
+from embedding_core.parameter_server.strategy import parameter_server_strategy
 from embedding_core.training import train
-from embedding_core.training.server_cluster import parameter_server_strategy
 
 STEPS, BATCH, WIDTH = 4, 32, 6
 ROWS = 700  # two servers have 350 rows each; the table of 20 rows is whole

@@ -44,7 +44,7 @@ class Cluster:
         given = {"TF_CONFIG": self._config(kind, index), "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
         with open(os.path.join(self._folder, f"{kind}-{index}.log"), "ab") as log:
             self._processes[kind, index] = subprocess.Popen(
-                [sys.executable, "-m", "embedding_core.training.cluster_server"],
+                [sys.executable, "-m", "embedding_core.parameter_server.worker"],
                 env={**os.environ, **given},
                 stdout=log,
                 stderr=log,

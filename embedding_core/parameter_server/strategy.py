@@ -1,21 +1,26 @@
-"""Connects to the parameter servers and workers that TF_CONFIG names, or serves as one of them."""
+"""Trains on the parameter servers and workers that TF_CONFIG names, or serves as one of them."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from embedding_core.errors import ConfigError
-from embedding_core.layer.server_tables import RowPartitioner
+from embedding_core.parameter_server.engine import RowPartitioner
+from embedding_core.parameter_server.server_steps import ServedTrainable, ServerData, lost_servers
+from embedding_core.training.device_choice import Placement
+from embedding_core.training_config import TrainingConfig
 
 _log = logging.getLogger(__name__)
+_NAME = "parameter_server"  # the value of `training.strategy`
 _VARIABLE = "TF_CONFIG"
 _CHIEF, _WORKER, _SERVER = "chief", "worker", "ps"
 _LAST_PORT = 65535
@@ -23,6 +28,40 @@ _EXAMPLE = (
     '{"cluster": {"chief": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222"], "ps": ["10.0.0.3:2222"]}, '
     '"task": {"type": "chief", "index": 0}}'
 )
+
+
+class ServerPlacement(Placement):
+    """Parameter servers, which hold the tables, and workers, which read the rows and train."""
+
+    @property
+    def in_process(self) -> bool:
+        """See `Placement`."""
+        return False
+
+    @property
+    def loop_classes(self) -> tuple[type[ServerData], type[ServedTrainable]]:
+        """See `Placement`."""
+        return ServerData, ServedTrainable
+
+    @property
+    def not_for_keras(self) -> str:
+        """See `Placement`."""
+        return "a cluster of parameter servers"
+
+    @contextlib.contextmanager
+    def scope(self, checkpoints: str | None = None) -> Iterator[None]:
+        """See `Placement`."""
+        with lost_servers(checkpoints), self.strategy.scope():
+            yield
+
+
+def choose_placement(training: TrainingConfig) -> ServerPlacement | None:
+    """Connect to the cluster of TF_CONFIG as its chief; None for another strategy.
+
+    Raises:
+      ConfigError: TF_CONFIG is missing or invalid, or this process is not the chief.
+    """
+    return ServerPlacement(_NAME, parameter_server_strategy()) if training.strategy == _NAME else None
 
 
 class ClusterTask(NamedTuple):
@@ -100,7 +139,7 @@ def _as_chief() -> ClusterTask:
     task = cluster_task()
     if task is None:
         raise ConfigError(
-            "`strategy` is 'parameter_server', but the environment variable TF_CONFIG names no cluster: set it to the "
+            f"`strategy` is {_NAME!r}, but the environment variable TF_CONFIG names no cluster: set it to the "
             f"addresses of all tasks, such as {_EXAMPLE}; or choose `strategy` cpu."
         )
     for kind, what in ((_WORKER, "worker"), (_SERVER, "parameter server")):
@@ -118,7 +157,7 @@ def _as_chief() -> ClusterTask:
     if task.kind != _CHIEF:
         raise ConfigError(
             f"{_VARIABLE} says that this process is {task.kind!r}: the chief trains; start "
-            "`python -m embedding_core.training.cluster_server` in the others."
+            "`python -m embedding_core.parameter_server.worker` in the others."
         )
     return task
 

@@ -1,12 +1,30 @@
 """Serves as the worker or the parameter server that TF_CONFIG names.
 
-Start it with `python -m embedding_core.training.cluster_server`.
+Start it with `python -m embedding_core.parameter_server.worker`, or as a task of a trainer's CustomJob.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+
+
+def serves_another() -> bool:
+    """Serve the chief of a cluster if TF_CONFIG says that this process is its worker or parameter server.
+
+    Returns:
+      whether this process was one. It serves until it is ended.
+
+    Raises:
+      ConfigError: TF_CONFIG is invalid, or the address cannot be used.
+    """
+    from embedding_core.parameter_server.strategy import cluster_task, serve
+
+    task = cluster_task()
+    if task is None or not task.serves:
+        return False
+    serve(task)
+    return True
 
 
 def main() -> int:
@@ -17,14 +35,13 @@ def main() -> int:
     """
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
     from embedding_core.errors import ConfigError
-    from embedding_core.training.server_cluster import cluster_task, serve
+    from embedding_core.parameter_server.strategy import cluster_task
 
     try:
-        task = cluster_task()
-        if task is None or not task.serves:
+        if not serves_another():
+            task = cluster_task()
             kind = "no cluster" if task is None else repr(task.kind)
             raise ConfigError(f"TF_CONFIG names {kind} as this process' task: it must be 'worker' or 'ps'.")
-        serve(task)
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 1

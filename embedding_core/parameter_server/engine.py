@@ -6,7 +6,7 @@ import contextlib
 import contextvars
 import dataclasses
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import tensorflow as tf
@@ -14,12 +14,13 @@ import tensorflow as tf
 from embedding_core.config import InitializerConfig
 from embedding_core.engines import HostEngine
 from embedding_core.engines.batches import look_up_forms, normal_forms
-from embedding_core.engines.engine import Lookup
+from embedding_core.engines.engine import Engine, Lookup
 from embedding_core.engines.host import RowGradients
 from embedding_core.engines.table_updates import accumulated, apply_to_table
 from embedding_core.engines.tables import ITERATIONS, PARAMETERS, initial_rows, is_schedule, step_rates, unmirrored
 from embedding_core.errors import EngineError
 from embedding_core.feature_specs import AnyTable, FeatureSpec, Ids, Weights
+from embedding_core.layer.layer_configs import Prepared
 from embedding_core.optimizers import Optimizer
 from embedding_core.translate import Model, TableSpec
 from embedding_core.update_rules import Rate
@@ -129,11 +130,11 @@ class ServerTables(HostEngine):
 
     @property
     def table_variables(self) -> dict[str, tf.Variable]:
-        """Empty: the rows are on the servers. See `blocks`."""
+        """Empty: the rows are on the servers. See `table_blocks`."""
         return {}
 
     @property
-    def blocks(self) -> dict[str, list[tf.Variable]]:
+    def table_blocks(self) -> dict[str, list[tf.Variable]]:
         """The parts of each table and slot, in the order of the rows, by `<table>` and `<table>/<slot>`."""
         found: dict[str, list[tf.Variable]] = {}
         for table in self.model.tables:
@@ -195,6 +196,13 @@ class ServerTables(HostEngine):
         for part in self._parts[table]:
             mine = part.holds(ids)
             part.update(optimizer, tf.boolean_mask(ids, mine), tf.boolean_mask(gradients, mine), rate)
+
+
+def new_engine(strategy: tf.distribute.Strategy, config: Prepared, arguments: Mapping[str, Any]) -> Engine | None:
+    """Return the engine for parameter servers; None under another strategy, or if Keras trains the tables."""
+    if not isinstance(strategy, tf.distribute.ParameterServerStrategy) or arguments["table_update"] != "engine":
+        return None
+    return ServerTables(config.model, arguments["seed"], strategy)
 
 
 def tasks_of(job: str) -> int:

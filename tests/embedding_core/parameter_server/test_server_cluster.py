@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from embedding_core.errors import ConfigError
+from embedding_core.parameter_server.strategy import cluster_task
 from embedding_core.training import TrainingConfig
 from embedding_core.training.device_choice import choose_placement
-from embedding_core.training.server_cluster import cluster_task
 
 CLUSTER = {"chief": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222"], "ps": ["10.0.0.3:2222"]}
 CHIEF = {"type": "chief", "index": 0}
@@ -61,7 +61,7 @@ def test_tasks_know_whether_they_serve(monkeypatch):
 
 def test_server_of_a_chief_ends_with_one_line(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": CLUSTER, "task": CHIEF}))
-    command = [sys.executable, "-m", "embedding_core.training.cluster_server"]
+    command = [sys.executable, "-m", "embedding_core.parameter_server.worker"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "TF_CONFIG names 'chief' as this process' task" in done.stderr.splitlines()[-1]
@@ -72,7 +72,7 @@ def test_port_in_use_ends_with_one_line(monkeypatch):
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         task = {"type": "worker", "index": 0}
         monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {**CLUSTER, "worker": [address]}, "task": task}))
-        command = [sys.executable, "-m", "embedding_core.training.cluster_server"]
+        command = [sys.executable, "-m", "embedding_core.parameter_server.worker"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert f"worker 0 of TF_CONFIG cannot listen at {address}" in done.stderr.splitlines()[-1]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from embedding_core.training.row_stream import STEPS_PER_BLOCK, BlockPlan, piece_batches
+from embedding_core.parameter_server.server_steps import STEPS_PER_BLOCK, BlockPlan, piece_batches
 
 ROWS = {"a": 25, "b": 7, "c": 0, "d": 1050}
 
