@@ -116,7 +116,7 @@ else
 endif
 
 test-core: venv
-	@set -o pipefail; $(HALF) tests/embedding_core tests/faults tests/deltas | sed -u 's/^/core | /'
+	@set -o pipefail; $(HALF) tests/embedding_core tests/faults $(wildcard tests/deltas) | sed -u 's/^/core | /'
 
 test-tfx: venv
 	@set -o pipefail; $(HALF) tests | sed -u 's/^/tfx  | /'

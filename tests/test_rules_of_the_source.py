@@ -180,7 +180,7 @@ def test_every_component_is_in_the_contract_of_their_independence():
     assert set(contract("components never import each other")["modules"]) == folders
 
 
-@pytest.mark.parametrize("room", [room for room in ROOMS if room != "deltas"])
+@pytest.mark.parametrize("room", ROOMS)
 def test_an_optional_room_is_imported_by_itself_alone(room):
     outside = [(name, tree) for name, tree in trees() if Path(name).parts[1] != room]
     assert [name for name, tree in outside if any(room in module.split(".")[1:2] for module in ours(tree))] == []

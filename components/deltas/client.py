@@ -20,10 +20,12 @@ import urllib.parse
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from components.deltas.chain import Link, exported_digest, read_chain
+from components.deltas.keys import secret_in
+from components.deltas.updates import Link, exported_digest, read_chain, version_with_deltas
 from components.pusher.served import manifest_facts, served_versions
 from embedding_core.deltas.protocol import APPLY_DELTA, MODEL_DIGEST, DeltaError
 from embedding_core.errors import ConfigError
+from embedding_core.storage import StrPath, is_remote
 
 Call: TypeAlias = Callable[..., Mapping[str, Any]]
 """A call of `apply_delta`: takes its inputs by name (int, str or bytes), and returns its outputs."""
@@ -109,6 +111,37 @@ def apply_chain(server: Any, first: str, chain: Sequence[Link], secret: bytes) -
                 "unchanged."
             )
     return Applied(before, number, digest)
+
+
+def apply_updates(folder: StrPath, ask: Callable[[str, Mapping[str, Any]], Any], secret_variable: str | None) -> int:
+    """Apply the deltas of the version in a folder to a process that loaded it.
+
+    Args:
+      folder: folder of the version; one without deltas stays as it is, and so does one in an object store.
+      ask: sends inputs by name to a signature; the answer has `outputs` by name, or None and an `error`.
+      secret_variable: environment variable of the secret; None for the default.
+
+    Returns:
+      The number of the last delta.
+
+    Raises:
+      ConfigError: the secret is not set.
+      CheckpointError: a delta is missing or damaged.
+      DeltaError: the version refuses a delta, as it does if the secret is another one.
+    """
+    found = None if is_remote(folder) else version_with_deltas(folder)
+    if found is None:
+        return 0
+    secret, first = secret_in(secret_variable), exported_digest(manifest_facts(*found))
+
+    def call(**inputs: Any) -> Mapping[str, Any]:
+        answer = ask(APPLY_DELTA, inputs)
+        if answer.outputs is None:
+            raise DeltaError(f"{folder!r} cannot take its deltas: {answer.error}; push a whole version.")
+        outputs: Mapping[str, Any] = answer.outputs
+        return outputs
+
+    return apply_chain(call, first, read_chain(*found, first), secret).number
 
 
 def _ask(call: Call) -> tuple[int, str]:

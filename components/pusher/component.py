@@ -11,7 +11,7 @@ from tfx.types.component_spec import ComponentSpec
 from components import component_spec as keys
 from components.component_spec import channels, parameters, spec_with_outputs
 from components.pusher.executor import Executor
-from components.pusher.push_section import Push
+from components.pusher.push_section import FORMS, Push
 from embedding_core.errors import ConfigError
 from embedding_core.top_k_config import TopK
 
@@ -21,7 +21,13 @@ class EmbeddingPusherSpec(ComponentSpec):
 
     PARAMETERS = parameters(
         {keys.PUSH_DESTINATION: str, keys.TOLERANCE: float, keys.PARITY_ROWS: int, keys.PARITY_SPLIT: str},
-        optional={keys.KEEP_LAST: int, keys.REPUBLISH: str, keys.ROWS_DTYPE: str, keys.TOP_K: str, keys.DELTAS: str},
+        optional={
+            keys.KEEP_LAST: int,
+            keys.REPUBLISH: str,
+            keys.ROWS_DTYPE: str,
+            keys.TOP_K: str,
+            **dict.fromkeys(FORMS, str),
+        },
     )
     INPUTS = channels(
         keys.MODEL,
@@ -38,8 +44,8 @@ class EmbeddingPusher(base_component.BaseComponent):
     """Copies the evaluated model, verifies that it computes the same as the trained one, and publishes it.
 
     The model looks rows up on the CPU, contains its vocabularies but no slots, and needs only TensorFlow to
-    load. If another form is to be served (`rows_dtype`, `deltas`, settings of `top_k`), it is exported, and
-    compared with the evaluated model too. A fresh process loads it and scores rows of the eval split and
+    load. If another form is to be served (`rows_dtype`, settings of `top_k`, a form of an optional room), it is
+    exported, and compared with the evaluated model too. A fresh process loads it and scores rows of the eval split and
     generated edge cases. If the results differ by more than the tolerance, nothing is pushed. A server never
     sees an incomplete version.
 
@@ -48,8 +54,7 @@ class EmbeddingPusher(base_component.BaseComponent):
         pushed). Custom properties: `pushed` (1 or 0), `pushed_destination`, `pushed_version`, `reason` (why it
         was not pushed), `parity` (the measured differences, JSON), `nonfinite_rows` (number of rows with NaN or
         infinity by table, JSON, if they are the reason), `model_digest`, `vocabularies_digest`, `vocabularies`
-        (digest of each, JSON). With `push.deltas`: `pushed_delta` (number of the delta, "0" for a whole version),
-        `state_digest` (digest of what is served) and `full_push` (why no delta was pushed).
+        (digest of each, JSON); and those of the form of the push.
     """
 
     SPEC_CLASS = EmbeddingPusherSpec
@@ -91,8 +96,8 @@ class EmbeddingPusher(base_component.BaseComponent):
           shadow_blessing: a channel of `ModelBlessing`, from Shadow; the same.
           health_blessing: a channel of `ModelBlessing`, from TableHealth; the same.
           push: `tolerance` (absolute for values below 1, relative above), `keep_last` (number of versions to keep),
-            `rows_dtype` (type of the served rows, or types by table), `top_k` (answers of a retrieval model) and
-            `deltas` (pushes of what changed alone); its `destination` is ignored. None means `Push()`.
+            `rows_dtype` (type of the served rows, or types by table), `top_k` (answers of a retrieval model) and the
+            keys of optional rooms; its `destination` is ignored. None means `Push()`.
           parity_rows: number of rows that are compared, not counting edge cases.
           parity_split: the split that these rows are taken from.
           republish: any text. A new text makes the cache miss, so that a model is pushed again if its version was
@@ -125,6 +130,6 @@ class EmbeddingPusher(base_component.BaseComponent):
             republish=republish,
             rows_dtype=None if push.rows_dtype == "float32" else json.dumps(push.to_mapping()[keys.ROWS_DTYPE]),
             top_k=None if push.top_k == TopK() else push.top_k.to_json(),
-            deltas=None if push.deltas is None else push.deltas.to_json(),
+            **{key: form.to_json() for key in FORMS if (form := getattr(push, key)) is not None},
         )
         super().__init__(spec=spec)

@@ -19,17 +19,14 @@ from components import component_spec as keys
 from components import progress
 from components.base_executor import ComponentExecutor, Execution
 from components.compat import PusherExecutor
-from components.deltas.push import find_pushed, push_delta
 from components.pusher.proof import edges_of, prove, rows_below
-from components.pusher.publish import publish
-from components.pusher.push_section import Deltas
-from components.pusher.served import Publication, identity_of, model_digests
+from components.pusher.publish import PushForm
+from components.pusher.push_section import FORMS
+from components.pusher.served import Publication, find_published, identity_of, model_digests
 from components.pusher.trained_model import Sources, Trained, load_trained
 from components.pusher.warmup import write_warmup
-from embedding_core.deltas.export import DeltaExport
-from embedding_core.deltas.protocol import DeltaError
-from embedding_core.deltas.served_state import Layout
 from embedding_core.errors import CheckpointError, NonfiniteError
+from embedding_core.rooms import hooks
 from embedding_core.rows_dtype import dtypes_of_tables
 from embedding_core.schema import Json
 from embedding_core.shadow.request_rows import Public
@@ -37,7 +34,7 @@ from embedding_core.storage import is_remote, scratch_folder
 from embedding_core.top_k_config import TopK
 
 _WARMUP_ROWS = 32
-_PROVEN_WITH = (keys.TOLERANCE, keys.PARITY_ROWS, keys.PARITY_SPLIT, keys.ROWS_DTYPE, keys.TOP_K, keys.DELTAS)
+_PROVEN_WITH = (keys.TOLERANCE, keys.PARITY_ROWS, keys.PARITY_SPLIT, keys.ROWS_DTYPE, keys.TOP_K, *FORMS)
 
 _log = logging.getLogger(__name__)
 
@@ -60,12 +57,13 @@ class Executor(ComponentExecutor, PusherExecutor):
         if missed:
             self._refuse(pushed, f"the model is not blessed: {' '.join(missed)}")
             return
+        form = _chosen_form(execution)
         _report(0, "restoring what was trained")
         trained = load_trained(_sources(execution))
         _put(pushed, vocabularies=dict(trained.digests), vocabularies_digest=_one_digest(trained.digests))
         with _local(pushed.uri) as folder:
             try:
-                published, facts = self._push(folder, trained, execution)
+                published, facts = self._push(folder, trained, execution, form)
             except _NotPushedError as error:
                 self._refuse(pushed, str(error), **error.figures)
                 _clear(folder)
@@ -73,14 +71,7 @@ class Executor(ComponentExecutor, PusherExecutor):
         _report(4, f"version {published.version}")
         self._MarkPushed(pushed, pushed_destination=published.path, pushed_version=str(published.version))
         _put(pushed, model_digest=published.digest, parity=facts["parity"], reason="")
-        if "deltas" in facts:
-            pushed_as = facts["deltas"]
-            _put(
-                pushed,
-                pushed_delta=str(published.delta),
-                state_digest=pushed_as["digest"],
-                full_push=pushed_as["full_push"],
-            )
+        _put(pushed, **form.properties(published, facts))
 
     def _missed(self, execution: Execution) -> list[str]:
         """Return why the model is not blessed, one sentence per component that refused it; empty if it is blessed."""
@@ -91,11 +82,11 @@ class Executor(ComponentExecutor, PusherExecutor):
                     reasons.append(blessing.get_string_custom_property("reason") or f"`{key}` is a refusal.")
         return reasons
 
-    def _push(self, folder: str, trained: Trained, execution: Execution) -> tuple[Publication, Json]:
-        """Copy or export the model to `folder`, and publish a copy or a delta, only if it passes the comparison.
+    def _push(self, folder: str, trained: Trained, execution: Execution, form: PushForm) -> tuple[Publication, Json]:
+        """Copy or export the model to `folder`, and publish it, only if it passes the comparison.
 
         Returns what was published, and the facts of its manifest. The evaluated model is copied if it has the form that
-        is to be served; another form (rounded rows, deltas, other settings of `top_k`) is exported.
+        is to be served; another form (rounded rows, other settings of `top_k`, `form.export`) is exported.
 
         If a previous execution published the same model but ended before that was recorded, its version is used.
         """
@@ -108,19 +99,17 @@ class Executor(ComponentExecutor, PusherExecutor):
         dtypes = dtypes_of_tables(
             execution.json(keys.ROWS_DTYPE) or "float32", [table.name for table in trained.config.tables]
         )
-        given, destination = execution.json(keys.DELTAS), properties[keys.PUSH_DESTINATION]
-        deltas = None if given is None else Deltas.from_mapping(given)
-        export = None if deltas is None else DeltaExport(secret=deltas.secret(), spare_rows=deltas.spare_rows)
-        known = find_pushed(destination, identity)
+        destination = properties[keys.PUSH_DESTINATION]
+        known = find_published(destination, identity)
         if known is not None:
             _report(1, f"version {known[0].version} is this model already")
-            if known[0].delta:
-                trained.export(folder, dtypes, top_k, export)
+            if known[0].update:
+                trained.export(folder, dtypes, top_k, form.export)
             else:
                 io_utils.copy_dir(known[0].path, folder)
             return known
         rows = rows_below(examples, int(properties.get(keys.PARITY_ROWS) or 1000))
-        copied = trained.is_served_as_evaluated(dtypes, top_k, export)
+        copied = trained.is_served_as_evaluated(dtypes, top_k, form.export)
         facts: Json = {
             "top_k": top_k.to_mapping(),
             "rows_dtype": dtypes,
@@ -149,21 +138,17 @@ class Executor(ComponentExecutor, PusherExecutor):
             io_utils.copy_dir(evaluated, folder)
         else:
             try:
-                trained.export(folder, dtypes, top_k, export)
+                trained.export(folder, dtypes, top_k, form.export)
             except NonfiniteError as error:
                 raise _NotPushedError(str(error), nonfinite_rows=error.rows) from error
         write_warmup(folder, trained.requests(trained.synthetic_rows(_WARMUP_ROWS)))
-        if deltas is not None and export is not None:
+
+        def requests() -> Mapping[str, Any]:
             every = [*rows, *(edge.row for edge in edges_of(trained, rows))]
-            requests = {**trained.requests(every), "embeddings": every}
-            try:
-                return push_delta(
-                    destination, folder, settings=deltas, secret=export.secret, check=check, requests=requests
-                )
-            except DeltaError as error:
-                _log.info("a whole version is pushed, and no delta: %s", error)
-                facts["deltas"] = {"digest": Layout.load(folder).digest, "full_push": str(error)}
-        return publish(folder, destination, check=check, keep_last=properties.get(keys.KEEP_LAST)), facts
+            return {**trained.requests(every), "embeddings": every}
+
+        keep_last = properties.get(keys.KEEP_LAST)
+        return form.push(folder, destination, check=check, keep_last=keep_last, requests=requests)
 
     def _refuse(self, pushed: types.Artifact, reason: str, **figures: Json) -> None:
         """Mark the artifact as not pushed, and record why."""
@@ -178,6 +163,12 @@ class _NotPushedError(Exception):
     def __init__(self, reason: str, **figures: Json) -> None:
         super().__init__(reason)
         self.figures = figures
+
+
+def _chosen_form(execution: Execution) -> PushForm:
+    settings = {key: execution.json(key) for key in FORMS}
+    forms = (room.push_form(settings) for room in hooks("components", "push_form"))
+    return next((form for form in forms if form is not None), PushForm())
 
 
 def _report(done: int, what: str) -> None:

@@ -5,17 +5,17 @@ TF Serving takes any folder with a numeric name for a version, complete or not, 
     .version.tmp-<id>/   files are copied and read back; the caller's check loads this copy; then manifest and fsync
     <version>/           the same folder after one rename, made while `.versions.lock` is locked
 
-Deltas that a version is published with (a rollback) are put in place before it: a reader of the version sees them all.
+Updates that a version is published with (a rollback) are put in place before it: a reader of the version sees them all.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from components.artifact_files import RECORD_SUFFIX
 from components.pusher.served import (
@@ -28,22 +28,21 @@ from components.pusher.served import (
     write_manifest,
 )
 from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.rooms import hooks
 from embedding_core.schema import Json
 from embedding_core.storage import (
     StrPath,
     hidden_folder,
     is_remote,
     locked_file,
-    names_in,
     put_in_place,
-    remove_folder,
     remove_leftovers,
     sync_tree,
 )
 
-DELTAS = "deltas"
-"""The folder, beside the versions, of their deltas (`components.deltas.chain`)."""
-_END = re.compile(r"\.deltas-(?P<version>[0-9]+)-(?P<number>[0-9]+)")
+if TYPE_CHECKING:
+    from embedding_core.serving import ExportForm
+
 _HIDDEN = "version"
 _ORDER_LOCK = ".versions.lock"
 _SET_ASIDE = ".damaged-"
@@ -73,7 +72,7 @@ def publish(
       keep_last: how many of the newest versions to keep, or None for all.
       clock: returns the time in seconds since 1970.
       before: called with the number of the version before the version gets it, while other pushers wait; writes the
-        deltas that the version is published with. Not for an object store.
+        updates that the version is published with. Not for an object store.
 
     Raises:
       ConfigError: `keep_last` is below 1, or is given although a numbered entry of `base` is not a version; `base` is
@@ -189,52 +188,21 @@ def _give_number(copy: str, root: str, clock: Callable[[], float], before: Calla
                 f"the largest version below {root!r} is {version - 1}: a version must stay below 2**63; move that "
                 "folder away."
             )
-        _remove_deltas_without_version(root)
+        for room in hooks("components", "updates"):
+            room.remove_without_version(root)
         if before is not None:
             before(version)
         put_in_place(copy, os.path.join(root, str(version)))
     return version
 
 
-def _remove_deltas_without_version(root: str) -> None:
-    """Remove deltas above all versions: a rollback that died left them, or their version was removed by hand."""
-    folder, newest = os.path.join(root, DELTAS), max(served_versions(root), default=0)
-    remove_leftovers(folder)
-    for name in number_names(folder):
-        if int(name) > newest and not os.path.exists(_aside(root, int(name))):
-            remove_folder(os.path.join(folder, name))
-    for version, path in _ends(root):
-        if version > newest and not os.path.exists(_aside(root, version)):
-            os.unlink(path)
-
-
-def end_file(root: str, version: int, number: int) -> str:
-    """Return the path of the empty file that says that `number` is the last delta of a version.
-
-    It is beside the versions, so that it stays if deltas are removed.
-    """
-    return os.path.join(root, f".deltas-{version}-{number}")
-
-
-def recorded_end(root: str, version: int) -> int | None:
-    """Return the number of a version's last delta; None if there are no deltas, or the record is gone."""
-    numbers = [int(path.rpartition("-")[2]) for other, path in _ends(root) if other == version]
-    return max(numbers, default=None)
-
-
-def _ends(root: str) -> list[tuple[int, str]]:
-    """Return the versions for which a last delta is recorded, and the paths of the records."""
-    found = [match for match in map(_END.fullmatch, names_in(root)) if match]
-    return [(int(match["version"]), os.path.join(root, match[0])) for match in found]
-
-
 def order_lock(root: str) -> contextlib.AbstractContextManager[bool]:
-    """Wait until no other process gives numbers to versions or deltas, or takes them away."""
+    """Wait until no other process gives numbers to versions or updates, or takes them away."""
     return locked_file(os.path.join(root, _ORDER_LOCK), wait=True)
 
 
 def keep_newest(base: StrPath, count: int) -> list[int]:
-    """Remove all but the newest `count` versions, with their deltas; return the numbers removed.
+    """Remove all but the newest `count` versions, with their updates; return the numbers removed.
 
     One rename hides each version before its files are removed, so that no server sees an incomplete version.
 
@@ -252,22 +220,13 @@ def keep_newest(base: StrPath, count: int) -> list[int]:
                 if int(name) not in kept:
                     os.rename(os.path.join(root, name), os.path.join(hidden, name))
                     removed.append(int(name))
-                    _move_deltas(root, name, hidden)
+                    for room in hooks("components", "updates"):
+                        room.move_updates(root, name, hidden)
     except OSError as error:
         raise ConfigError(
             f"versions below {root!r} cannot be removed ({error}): name a folder that this process may write to."
         ) from error
     return sorted(removed)
-
-
-def _move_deltas(root: str, version: str, hidden: str) -> None:
-    """Move the deltas of a version, if it has any, to the folder that is to be removed."""
-    deltas = os.path.join(root, DELTAS, version)
-    if os.path.isdir(deltas):
-        os.rename(deltas, os.path.join(hidden, f"{DELTAS}-{version}"))
-    for number, path in _ends(root):
-        if number == int(version):
-            os.rename(path, os.path.join(hidden, os.path.basename(path)))
 
 
 def set_version_aside(base: StrPath, version: int) -> str | None:
@@ -280,7 +239,7 @@ def set_version_aside(base: StrPath, version: int) -> str | None:
     """
     require_local(base)
     root = os.path.abspath(base)
-    aside = _aside(root, version)
+    aside = aside_path(root, version)
     try:
         with order_lock(root):
             names = [name for name in number_names(root) if int(name) == version]
@@ -294,5 +253,50 @@ def set_version_aside(base: StrPath, version: int) -> str | None:
     return aside
 
 
-def _aside(root: str, version: int) -> str:
+def aside_path(root: str, version: int) -> str:
+    """Return the path that a damaged version is renamed to."""
     return os.path.join(root, f"{_SET_ASIDE}{version}")
+
+
+class PushForm:
+    """The form in which models are pushed: as whole versions. Optional rooms have other forms.
+
+    Attributes:
+      export: the form of the exported model; None if the model may be served as it was evaluated.
+    """
+
+    export: ExportForm | None = None
+
+    def push(
+        self,
+        exported: str,
+        destination: str,
+        *,
+        check: Callable[[str], Json],
+        keep_last: int | None,
+        requests: Callable[[], Mapping[str, Any]],
+    ) -> tuple[Publication, Json]:
+        """Publish a model.
+
+        Args:
+          exported: folder of the model.
+          destination: folder of the versions.
+          check: called with the folder of what is to be served; returns JSON values for its manifest, or raises an
+            error to stop the push.
+          keep_last: how many of the newest versions to keep, or None for all.
+          requests: makes inputs by signature that answers may be compared for.
+
+        Returns:
+          The publication and the facts of its manifest.
+        """
+        facts: Json = {}
+
+        def checked(copy: str) -> Json:
+            facts.update(check(copy))
+            return facts
+
+        return publish(exported, destination, check=checked, keep_last=keep_last), facts
+
+    def properties(self, published: Publication, facts: Json) -> Mapping[str, str]:
+        """Return what PushedModel says about the form of the push."""
+        return {}

@@ -7,10 +7,17 @@ import datetime
 import os
 from pathlib import Path
 
-from components.deltas.chain import chain_of_version, write_chain
 from components.pusher.publish import publish, require_local
-from components.pusher.served import Publication, content_digest, served_versions, verify_version, version_digests
+from components.pusher.served import (
+    Publication,
+    content_digest,
+    served_versions,
+    updates_of,
+    verify_version,
+    version_digests,
+)
 from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.rooms import hooks
 from embedding_core.schema import Json
 from embedding_core.storage import StrPath, readable_as
 
@@ -20,7 +27,7 @@ def roll_back(base: StrPath, to: int | None = None) -> Publication:
 
     The manifest of the copy has the facts of the earlier version, and the fact `rollback` with three entries: `of` is
     the version that was originally pushed (even if `to` is a copy itself), `from` is the version that was the newest,
-    and `made` is the time in UTC. The copy has the permissions of the earlier version. The deltas of that version are
+    and `made` is the time in UTC. The copy has the permissions of the earlier version. The updates of that version are
     published again with the copy: no reader sees the copy without them.
 
     Args:
@@ -29,7 +36,7 @@ def roll_back(base: StrPath, to: int | None = None) -> Publication:
 
     Raises:
       ConfigError: the version does not exist, or is the newest.
-      CheckpointError: the version or one of its deltas is damaged.
+      CheckpointError: the version or one of its updates is damaged.
     """
     require_local(base)
     there = served_versions(base)
@@ -45,7 +52,7 @@ def roll_back(base: StrPath, to: int | None = None) -> Publication:
         )
     source = next(path for path in Path(base).iterdir() if path.name.isdigit() and int(path.name) == target)
     manifest = verify_version(source)
-    chain = chain_of_version(source, manifest["facts"])
+    updates = updates_of(source, manifest["facts"])
     facts = {**manifest["facts"], "rollback": _rollback(manifest, target, there[-1])}
 
     def unchanged(copy: str) -> Json:
@@ -53,9 +60,13 @@ def roll_back(base: StrPath, to: int | None = None) -> Publication:
             raise CheckpointError(f"version {target} changed while it was copied: run the command again.")
         return facts
 
+    def write(version: int) -> None:
+        for room in hooks("components", "updates"):
+            room.write_updates(base, version, updates)
+
     with readable_as(source):
-        published = publish(source, base, check=unchanged, before=lambda version: write_chain(base, version, chain))
-    return dataclasses.replace(published, delta=len(chain))
+        published = publish(source, base, check=unchanged, before=write)
+    return dataclasses.replace(published, update=len(updates))
 
 
 def _rollback(manifest: Json, target: int, newest: int) -> Json:

@@ -7,8 +7,10 @@ import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.rooms import hooks
 from embedding_core.schema import Json
 from embedding_core.storage import (
     FileDigest,
@@ -152,15 +154,15 @@ def verify_version(folder: StrPath) -> Json:
 
 @dataclasses.dataclass(frozen=True)
 class Publication:
-    """A published version: its number, its path and the digest of its content; and the number of the delta pushed.
+    """A published version: its number, its path and the digest of its content; and the number of the update pushed.
 
-    `delta` is 0 if the version itself was pushed.
+    `update` is 0 if the version itself was pushed.
     """
 
     version: int
     path: str
     digest: str
-    delta: int = 0
+    update: int = 0
 
 
 def number_names(base: StrPath) -> list[str]:
@@ -193,8 +195,49 @@ def manifest_facts(destination: str, version: int) -> Json:
         ) from error
 
 
+# Reads the updates of versions: numbered changes beside a version, which servers take over while they run. Optional
+# rooms publish them; without such a room, no version has any.
+
+
+def last_update(destination: str, version: int) -> int:
+    """Return the number of the last update that was published of a version, which may be missing; 0 if none was."""
+    return max((room.last_update(destination, version) for room in hooks("components", "updates")), default=0)
+
+
+def pushed_update(facts: Mapping[str, Any]) -> int:
+    """Return the number of the update that a PushedModel with these properties is of; 0 if of a whole version."""
+    return max((room.pushed_update(facts) for room in hooks("components", "updates")), default=0)
+
+
+def updates_of(folder: StrPath, facts: Json) -> list[Any]:
+    """Read and verify the updates of the version in a folder, in order; each has the `facts` about its push.
+
+    Args:
+      folder: folder of the version.
+      facts: the facts in its manifest.
+
+    Raises:
+      CheckpointError: one is missing or damaged, or is not based on the one before it.
+    """
+    return [update for room in hooks("components", "updates") for update in room.updates_of(folder, facts)]
+
+
+def served_facts(destination: str, version: int) -> Json:
+    """Read the facts about the push of what a version serves: its last update, or the version itself.
+
+    Raises:
+      ConfigError: the version's manifest cannot be read.
+      CheckpointError: its last update is damaged.
+    """
+    for room in hooks("components", "updates"):
+        if room.last_update(destination, version):
+            facts: Json = room.last_facts(destination, version)
+            return facts
+    return manifest_facts(destination, version)
+
+
 def damage_of(base: str, version: int, digest: str | None = None) -> str | None:
-    """Return what is wrong with a served version, or None if it is as published.
+    """Return what is wrong with a served version or its updates, or None if they are as published.
 
     Args:
       base: folder or address of the versions.
@@ -203,11 +246,13 @@ def damage_of(base: str, version: int, digest: str | None = None) -> str | None:
     """
     path = os.path.join(base, str(version))
     try:
-        content = verify_version(path)["digest"]
+        manifest = verify_version(path)
+        content = manifest["digest"]
+        if digest is not None and content != digest:
+            return f"{path!r} is not the model that was pushed: its digest is {content[:12]}..., not {digest[:12]}..."
+        updates_of(path, manifest["facts"])
     except CheckpointError as error:
         return str(error)
-    if digest is not None and content != digest:
-        return f"{path!r} is not the model that was pushed: its digest is {content[:12]}..., not {digest[:12]}..."
     return None
 
 
@@ -224,7 +269,7 @@ def identity_of(sources: Json, settings: Json, model: Mapping[str, FileDigest]) 
 
 
 def find_published(base: str, identity: str) -> tuple[Publication, Json] | None:
-    """Return the newest version and its facts if it has that identity and is undamaged; else None.
+    """Return the newest version, or its last update, and its facts if it has that identity and is undamaged; else None.
 
     Such a version was published by a pusher that died, or whose disk was full, before it recorded the push. Pushing the
     model again would serve a second copy, and leave the first one unrecorded.
@@ -235,8 +280,10 @@ def find_published(base: str, identity: str) -> tuple[Publication, Json] | None:
     path = os.path.join(base if is_remote(base) else os.path.abspath(base), str(newest))
     try:
         manifest = verify_version(path)
+        updates = updates_of(path, manifest["facts"])
     except CheckpointError:
         return None
-    if manifest["facts"].get("identity") != identity:
+    facts = updates[-1].facts if updates else manifest["facts"]
+    if facts.get("identity") != identity:
         return None
-    return Publication(newest, path, manifest["digest"]), manifest["facts"]
+    return Publication(newest, path, manifest["digest"], len(updates)), facts

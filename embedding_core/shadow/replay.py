@@ -31,6 +31,7 @@ from embedding_core.shadow_rules import ShadowRules
 
 _PROGRAM = Path(__file__).with_name("answering.py")
 _LONGEST_ERROR = 500
+_STATE_OUTPUTS = {name for room in hooks("embedding_core", "state_outputs") for name in room.STATE_OUTPUTS}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -403,10 +404,9 @@ def _one_refuses(answers: tuple[Answer, Answer]) -> bool:
 
 def _without_digest(answer: Answer) -> Answer:
     """Leave out outputs that say which state answered, which two versions never have in common."""
-    names = {name for room in hooks("embedding_core", "state_outputs") for name in room.STATE_OUTPUTS}
-    if answer.outputs is None or names.isdisjoint(answer.outputs):
+    if answer.outputs is None or _STATE_OUTPUTS.isdisjoint(answer.outputs):
         return answer
-    outputs = {name: one for name, one in answer.outputs.items() if name not in names}
+    outputs = {name: one for name, one in answer.outputs.items() if name not in _STATE_OUTPUTS}
     return dataclasses.replace(answer, outputs=outputs)
 
 

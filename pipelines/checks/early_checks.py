@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from components.example_gen.settings import Settings
 from embedding_core.errors import ConfigError
 from embedding_core.planning.topology import Topology, named_topology
+from embedding_core.rooms import hooks
 from pipelines.config import PipelineConfig
 from pipelines.config.data import missing_spans
 from pipelines.pipeline import component_inputs
@@ -21,14 +22,14 @@ def check_data_settings(config: PipelineConfig) -> Settings:
     return component_inputs.example_settings(config)
 
 
-def check_secret_of_deltas(config: PipelineConfig) -> None:
-    """Check that this process, which is going to push the model, has the secret of `push.deltas`.
+def check_of_rooms(config: PipelineConfig) -> None:
+    """Check what the optional rooms need for a run.
 
     Raises:
-      ConfigError: the environment variable is missing or empty, or the secret is too short.
+      ConfigError: it is missing.
     """
-    if config.push.deltas is not None:
-        config.push.deltas.secret()
+    for room in hooks("pipelines", "early_check"):
+        room.check(config)
 
 
 def warnings_of(config: PipelineConfig) -> Iterator[str]:

@@ -46,7 +46,7 @@ def run(config: Config, overrides: Override = None, again: Again = False, profil
             from pipelines.local import run_local
 
         changed = [override.partition("=")[0].strip() for override in overrides or ()]
-        result, _ = run_local.run(checked, again=again, changed=changed, profile=profile, is_ready=True)
+        result, _ = run_local.run(checked, again=again, changed=changed, profile=profile)
     except KeyboardInterrupt:
         raise typer.Exit(_stopped()) from None
     if not result.pushed:
@@ -108,7 +108,7 @@ def _ready(
       overrides: settings that override the file's.
       check: a further check of the configuration.
     """
-    from pipelines.checks.early_checks import check_data_settings, check_secret_of_deltas
+    from pipelines.checks.early_checks import check_data_settings, check_of_rooms
     from pipelines.config import load_config
     from pipelines.local.storage_errors import storage_errors_as_one
     from pipelines.local.work_dir import prepare, ready_metadata
@@ -117,7 +117,7 @@ def _ready(
     checked = load_config(config, overrides)
     check(checked)
     check_data_settings(checked)
-    check_secret_of_deltas(checked)
+    check_of_rooms(checked)
     show_warnings(checked)
     upgraded = ready_metadata(checked)
     if upgraded is not None:

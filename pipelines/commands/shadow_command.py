@@ -12,6 +12,7 @@ import typer
 
 from components.installed import require_package
 from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.rooms import hooks
 from embedding_core.shadow_rules import ShadowRules
 from pipelines.commands.shared_options import FINDINGS
 from pipelines.console.quiet import load_tensorflow
@@ -50,14 +51,14 @@ def shadow(
     ] = None,
     secret_variable: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Environment variable of the secret of deltas; see `push.deltas`."),
+        typer.Option(metavar="NAME", help="Environment variable of the secret that updates of a version need."),
     ] = None,
     out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Folder for the page and its JSON.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Replay recorded requests on two versions: differences of answers, refusals, latency and memory.
 
-    A version that has deltas answers with all of them applied, as a server does.
+    A version that has updates answers with all of them applied, as a server does.
 
     Exit code 4: the new version does not keep to a bound.
     """
@@ -78,7 +79,7 @@ def shadow(
     shown = _public(old).both(_public(new)).with_columns(public or ())
     with VersionProcess(old) as first, VersionProcess(new) as second:
         for process in (first, second):
-            _apply_deltas(process, secret_variable)
+            _apply_updates(process, secret_variable)
         report = replay_on((first, second), read_requests(requests), rules, shown)
     figures = report.to_json()
     if out is not None:
@@ -91,40 +92,25 @@ def shadow(
         raise typer.Exit(FINDINGS)
 
 
-def _apply_deltas(version: VersionProcess, secret_variable: str | None) -> None:
-    """Apply the deltas that were pushed for a version, if there are any.
+def _apply_updates(version: VersionProcess, secret_variable: str | None) -> None:
+    """Apply the updates that were pushed for a version, if there are any.
 
     Raises:
       ConfigError: the secret is not set.
-      CheckpointError: a delta is missing or damaged.
-      DeltaError: the version refuses a delta, as it does if the secret is another one.
+      CheckpointError: an update is missing or damaged.
+      EmbeddingError: the version refuses an update, as it does if the secret is another one.
     """
     import tensorflow as tf
 
-    from components.deltas.chain import exported_digest, read_chain, version_with_deltas
-    from components.deltas.client import apply_chain
-    from components.pusher.push_section import secret_in
-    from components.pusher.served import manifest_facts
-    from embedding_core.deltas.protocol import APPLY_DELTA, DeltaError
-    from embedding_core.storage import is_remote
-
-    found = None if is_remote(version.path) else version_with_deltas(version.path)
-    if found is None:
-        return
-    secret = secret_in(secret_variable)
-    first = exported_digest(manifest_facts(*found))
-
-    def call(**inputs: Any) -> Mapping[str, Any]:
+    def ask(signature: str, inputs: Mapping[str, Any]) -> Any:
         tensors = {
             key: tf.make_tensor_proto(value, tf.int64 if isinstance(value, int) else tf.string).SerializeToString()
             for key, value in inputs.items()
         }
-        answer = version.ask(APPLY_DELTA, tensors, (), f"the deltas of {version.path!r}")
-        if answer.outputs is None:
-            raise DeltaError(f"{version.path!r} cannot take its deltas: {answer.error}; push a whole version.")
-        return answer.outputs
+        return version.ask(signature, tensors, (), f"the updates of {version.path!r}")
 
-    version.deltas = apply_chain(call, first, read_chain(*found, first), secret).number
+    for room in hooks("components", "client"):
+        version.deltas += room.apply_updates(version.path, ask, secret_variable)
 
 
 def _rules(config: Path | None, overrides: Sequence[str]) -> ShadowRules:

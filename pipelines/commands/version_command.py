@@ -10,6 +10,7 @@ import typer
 
 from components.installed import is_installed
 from embedding_core.errors import ConfigError, ParityError
+from embedding_core.rooms import hooks
 from embedding_core.rows_dtype import RowsDtypes
 from embedding_core.storage import readable_as
 from pipelines.console.quiet import load_tensorflow
@@ -30,25 +31,23 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(version: _Version, as_json: _Json = False) -> None:
-    """Check every file of VERSION and of its deltas against their manifests.
+    """Check every file of VERSION and of its updates against their manifests.
 
     Exit code 1: a file is damaged; the error names it.
     """
-    from components.deltas.chain import chain_of_version
     from components.pusher.publish import require_local
     from components.pusher.served import verify_version
 
     require_local(version)
     manifest = verify_version(version)
-    chain = chain_of_version(version, manifest["facts"])
+    updates = [room.description(version, manifest["facts"]) for room in hooks("components", "updates")]
     if as_json:
         echo(json.dumps(manifest, indent=1))
         return
     size = sum(entry["bytes"] for entry in manifest["files"].values())
     echo(f"{version}: {len(manifest['files'])} files, {size:,} bytes, as published; sha256 {manifest['digest']}")
-    if chain:
-        size = sum(len(link.content) for link in chain)
-        echo(f"{len(chain)} deltas, {size:,} bytes, as published; they lead to {chain[-1].digest}")
+    for text in filter(None, updates):
+        echo(text)
     if "rollback" in manifest["facts"]:
         echo(f"a copy of version {manifest['facts']['rollback']['of']}, which a rollback published again")
 

@@ -48,7 +48,7 @@ class Follow(Section):
       spans_per_run: largest number of spans that one run reads; null reads all that have arrived. The first run, which
         starts cold, reads all in either case.
       full_run_every: number of runs from one that analyses its data again, with Transform, to the next. The runs in
-        between keep the TransformGraph of the run that they start from, which a delta push needs.
+        between keep the TransformGraph of the run that they start from, which a push of what changed alone needs.
       keep_runs: number of the newest runs whose artifacts and reports are kept. The files of older ones are removed
         from `work_dir`; their lineage, the pushed versions and the reports of these stay.
       wait_seconds: longest time to wait while another command uses `work_dir`, in seconds; after it, `follow` ends with

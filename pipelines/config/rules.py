@@ -9,7 +9,6 @@ from components.shadow.shadow_section import log_files
 from embedding_core.errors import ConfigError, nearest
 from embedding_core.rooms import hooks
 from embedding_core.schema import Mistakes
-from embedding_core.storage import is_remote
 from pipelines.config.column_rules import COLUMN_RULES, HISTORY_RULES, column_uses, label_columns, label_paths
 from pipelines.config.data import data_files, missing_spans
 from pipelines.config.metadata_server import MetadataServer, is_server
@@ -45,17 +44,6 @@ def _destination_is_literal(config: PipelineConfig) -> Mistakes:
     yield from _literal("push.destination", config.push.destination)
 
 
-def _deltas_can_be_pushed(config: PipelineConfig) -> Mistakes:
-    if config.push.deltas is None:
-        return
-    if is_remote(config.push_destination):
-        given = f"is given, but versions are pushed to {config.push_destination!r}, an object store, which has no locks"
-        yield "push.deltas", f"{given}: push to a local or mounted folder, or set it to false."
-    if config.model.name in RETRIEVAL_MODELS:
-        given = f"is given, but `model.name` is {config.model.name!r}, whose index of candidates deltas do not change"
-        yield "push.deltas", f"{given}: set it to false."
-
-
 def _requests_are_there(config: PipelineConfig) -> Mistakes:
     if config.shadow is None:
         return
@@ -81,7 +69,6 @@ def _tables_of_rows_dtype_exist(config: PipelineConfig) -> Mistakes:
 VERSION_RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = [
     (frozenset({"work_dir"}), _work_dir_is_literal),
     (frozenset({"push"}), _destination_is_literal),
-    (frozenset({"push", "work_dir", "model"}), _deltas_can_be_pushed),
     (frozenset({"shadow"}), _requests_are_there),
     (frozenset({"evaluation"}), _baseline_is_literal),
     (frozenset({"features", "push"}), _tables_of_rows_dtype_exist),

@@ -41,8 +41,8 @@ def serve_delta(
     date, and the same command goes on.
     """
     from components.deltas.client import apply_chain, newest_chain, rest_call
+    from components.deltas.keys import secret_in
     from components.pusher.publish import require_local
-    from components.pusher.push_section import secret_in
     from embedding_core.deltas.protocol import DeltaError
 
     require_local(destination)

@@ -15,6 +15,7 @@ from ml_metadata.proto import metadata_store_pb2 as mlmd
 
 from components.pusher.served import manifest_facts, served_versions
 from embedding_core.errors import ConfigError
+from embedding_core.rooms import hooks
 from embedding_core.storage import is_remote
 from pipelines.lineage.graph import Execution, Facts, Node, files_of, node_of, upstream
 
@@ -27,7 +28,6 @@ from pipelines.lineage.graph import Execution, Facts, Node, files_of, node_of, u
 ROLLBACK = "rollback"
 """Fact of a PushedModel and of a version's manifest, with `of`, `from` and `made`; see `components.pusher.rollback`."""
 
-_OF_DELTAS = ("pushed_delta", "state_digest")
 _PUSHED_MODEL, _NODE = "PushedModel", "Rollback"
 
 
@@ -43,7 +43,7 @@ class _Copy:
 def pushes_of(graph: Mapping[int, Node], destination: str | None = None) -> dict[int, Node]:
     """Return the PushedModel of every version that was pushed, copies included; None means any destination.
 
-    If deltas were pushed to a version, the PushedModel is that of the last one.
+    If updates of a version were pushed, the PushedModel is that of the last one.
     """
     return {
         int(node.facts["pushed_version"]): node
@@ -136,7 +136,8 @@ def record_rollback(path: str) -> str | None:
 
 def _record(store: MetadataStore, copy: _Copy, source: mlmd.Artifact) -> None:
     artifact = mlmd.Artifact(type_id=source.type_id, uri=copy.path, state=mlmd.Artifact.LIVE)
-    for key in ("pushed", "parity", "vocabularies", "vocabularies_digest", "model_digest", "reason", *_OF_DELTAS):
+    added = [key for room in hooks("components", "updates") for key in room.PROPERTIES]
+    for key in ("pushed", "parity", "vocabularies", "vocabularies_digest", "model_digest", "reason", *added):
         if key in source.custom_properties:
             artifact.custom_properties[key].CopyFrom(source.custom_properties[key])
     for key, value in {**_facts(copy), ROLLBACK: json.dumps(copy.facts[ROLLBACK])}.items():

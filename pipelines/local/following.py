@@ -167,7 +167,7 @@ def _name_left_out(arrived: Arrived, noted: Arrived) -> Arrived:
 # Removes the files and reports of old runs of a pipeline; ML Metadata keeps their lineage.
 
 _RUN = "pipeline_run"
-_REPORT = re.compile(r"(?P<version>\d+)(-delta-\d+)?|refused-.+")
+_REPORT = re.compile(r"(?P<version>\d+)(-[a-z]+-\d+)?|refused-.+")  # an update has a number too
 
 
 def remove_old_runs(store: MetadataStore, pipeline: str, root: str, keep: int, pushed: int | None = None) -> int:
@@ -222,7 +222,7 @@ def remove_old_reports(store: MetadataStore, folder: str, keep: int, version: in
       store: the metadata, whose ids of executions are the order of the runs.
       folder: folder of the reports of all versions and of all refused runs.
       keep: number of the newest reports that are kept.
-      version: number of the newest version, whose reports are kept too, those of its deltas included; None if nothing
+      version: number of the newest version, whose reports are kept too, those of its updates included; None if nothing
         was pushed.
 
     Returns:

@@ -13,13 +13,12 @@ from ml_metadata import MetadataStore
 from rich.console import Console
 
 from components import compat
-from components.deltas.chain import damage_of_chain, last_delta
 from components.pusher.publish import set_version_aside
-from components.pusher.served import damage_of, served_versions
+from components.pusher.served import damage_of, last_update, pushed_update, served_versions
 from embedding_core.errors import ConfigError
 from embedding_core.storage import environment_variable, is_remote, scratch_tempdir
 from embedding_core.training.device_choice import choose_placement
-from pipelines.config import PipelineConfig
+from pipelines.config import PipelineConfig, data_files
 from pipelines.config.metadata_server import has_store
 from pipelines.console.terminal import SafeConsole
 from pipelines.lineage.ancestors import is_rolled_back, record_rollbacks
@@ -51,7 +50,7 @@ def served_push(store: MetadataStore, pushed: int, destination: str) -> int | No
       destination: folder of the served versions.
 
     Returns:
-      `pushed` itself if the model was refused, or if its version and delta are the newest; else the id of the
+      `pushed` itself if the model was refused, or if its version and update are the newest; else the id of the
       newest version's PushedModel if the newest version has the same model. None if another model or no model is
       served: then the run's model has to be pushed again.
     """
@@ -59,7 +58,7 @@ def served_push(store: MetadataStore, pushed: int, destination: str) -> int | No
     if not push.facts.get("pushed"):
         return pushed
     newest = max(served_versions(destination), default=None)
-    if newest is not None and _served_by(push) == (newest, last_delta(destination, newest)):
+    if newest is not None and _served_by(push) == (newest, last_update(destination, newest)):
         return pushed
     other = newest_artifact(store, "PushedModel", having={"pushed": 1, "pushed_version": newest})
     if newest is None or other is None:
@@ -68,8 +67,8 @@ def served_push(store: MetadataStore, pushed: int, destination: str) -> int | No
 
 
 def _served_by(push: Node) -> tuple[int, int]:
-    """Return the version and the delta that a PushedModel was published as; delta 0 is the whole version."""
-    return int(push.facts["pushed_version"]), int(push.facts.get("pushed_delta") or 0)
+    """Return the version and the update that a PushedModel was published as; 0 is the whole version."""
+    return int(push.facts["pushed_version"]), pushed_update(push.facts)
 
 
 def _models(nodes: Mapping[int, Node]) -> list[int]:
@@ -95,7 +94,7 @@ def damaged_version(store: MetadataStore, pushed: int, destination: str) -> tupl
     if not facts.get("pushed"):
         return None
     version = int(facts["pushed_version"])
-    damage = damage_of(destination, version, facts.get("model_digest")) or damage_of_chain(destination, version)
+    damage = damage_of(destination, version, facts.get("model_digest"))
     return None if damage is None else (version, damage)
 
 
@@ -114,7 +113,6 @@ def run(
     profile: bool = False,
     keep_transform: bool = False,
     printed: bool = True,
-    is_ready: bool = False,
 ) -> tuple[RunResult, Report | None]:
     """Run the pipeline, write its report into the work_dir, and print it.
 
@@ -129,7 +127,6 @@ def run(
       profile: measure what each node uses, and show it in the report.
       keep_transform: keep the TransformGraph that the run starts from, if the preprocessing is the same.
       printed: whether the report is also printed.
-      is_ready: whether `ready_metadata` was called before.
 
     Returns:
       What the run did, and its figures; None if these could not be read or written. That changes nothing of what the
@@ -140,8 +137,7 @@ def run(
       Exception: any other error of a component.
     """
     with storage_errors_as_one(config):
-        used = RunProfile() if profile else None
-        result, made = _run(config, again, changed, console, used, keep_transform, is_ready)
+        result, made = _run(config, again, changed, console, RunProfile() if profile else None, keep_transform)
     if made is None:
         if printed:
             print_outcome(result)
@@ -159,15 +155,15 @@ def _run(
     console: Console | None,
     profile: RunProfile | None,
     keep_transform: bool,
-    is_ready: bool,
 ) -> tuple[RunResult, tuple[Report, str] | None]:
     """Run the pipeline; return what it did, and the report with the path of its page, if it could be made."""
     stage: Stage = contextlib.nullcontext if profile is None else profile.stage
     check_file_systems(config)
+    data_files(config.data)  # a missing file is an error before anything is written
     # Devices that TensorFlow does not find by itself must be known before any component runs it.
     if config.training.strategy not in ("auto", "cpu", "gpu", "tpu"):
         choose_placement(training_config(config))
-    upgraded = None if is_ready else ready_metadata(config)
+    upgraded = ready_metadata(config)
     with (
         file_permissions(config),
         scratch_tempdir("run"),

@@ -8,8 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
-from components.deltas.chain import last_delta, served_facts
-from components.pusher.served import MODEL, served_versions
+from components.pusher.served import MODEL, last_update, pushed_update, served_facts, served_versions
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.storage import is_remote
 from pipelines.config import PipelineConfig
@@ -205,8 +204,8 @@ class FinishedTrainings:
         known, unrecorded = pushes_of(self.graph, self.destination), {}
         for version in served_versions(self.destination):
             recorded = known.get(version)
-            delta = -1 if recorded is None else int(recorded.facts.get("pushed_delta") or 0)
-            run = None if delta >= last_delta(self.destination, version) else self._run_of_version(version)
+            update = -1 if recorded is None else pushed_update(recorded.facts)
+            run = None if update >= last_update(self.destination, version) else self._run_of_version(version)
             if run is not None:
                 uri = os.path.join(self.destination, str(version))
                 unrecorded[version] = Node(id=0, type=_PUSHED_MODEL, uri=uri, facts={}, producer=None, inputs=(run.id,))

@@ -20,6 +20,7 @@ from embedding_core.checkpoint.dense import DENSE, read_dense
 from embedding_core.checkpoint.remap import REPORT as REMAP_REPORT
 from embedding_core.config import EmbeddingConfig
 from embedding_core.display import shown_token
+from embedding_core.rooms import hooks
 from embedding_core.storage import read_json
 from embedding_core.training.finished_run import RunDescription
 from embedding_core.training_config import Training
@@ -102,9 +103,7 @@ def collect_report(
         nodes=nodes,
         push=dataclasses.replace(
             result,
-            query=_note_of_delta(lineage[pushed].facts) + request_text(result.destination, run, tokens, graph)
-            if result.pushed
-            else "",
+            query=result.query + request_text(result.destination, run, tokens, graph) if result.pushed else "",
         ),
         **compared,
         evaluation=[*judged_metrics(config, evaluation, quality), *_other_figures(shadow, history, run.step)],
@@ -146,20 +145,11 @@ def read_result(store: MetadataStore, runs: Sequence[NodeRun], pushed: int) -> R
         missed = missed_thresholds(output_of(store, runs, "Evaluator", "ModelEvaluation"))
         reason = " ".join([str(facts.get("reason", "")), *missed]).strip()
         return RunResult(pushed=False, from_cache=from_cache, destination=destination, reason=reason)
-    return RunResult(
-        pushed=True,
-        from_cache=from_cache,
-        version=_pushed_name(facts),
-        destination=destination,
-        form=_form_of(facts),
-        full_push=str(facts.get("full_push", "")),
-    )
-
-
-def _pushed_name(facts: Mapping[str, Any]) -> str:
-    """Return the number of a pushed version, with that of the delta if one was pushed; "" if nothing was pushed."""
-    delta = int(facts.get("pushed_delta") or 0)
-    return f"{facts.get('pushed_version', '')}{f'-delta-{delta}' if delta else ''}"
+    version = str(facts.get("pushed_version", ""))
+    result = RunResult(pushed=True, from_cache=from_cache, version=version, destination=destination)
+    for room in hooks("pipelines", "pushed_form"):
+        result = room.with_form(result, facts)
+    return result
 
 
 def _compared(config: PipelineConfig, scores: Sequence[Score], rows: int, history: Figures) -> dict[str, Any]:
@@ -263,19 +253,6 @@ def _node(store: MetadataStore, run: NodeRun) -> Figures:
         made_in = max((producer.seconds or 0.0 for producer in producers if producer is not None), default=0.0)
     known = {"node": run.node, "state": run.state, "seconds": run.seconds, "execution": run.execution}
     return {**known, "made_in": made_in}
-
-
-def _form_of(facts: Mapping[str, Any]) -> str:
-    """Return how a model that takes deltas was pushed; "" if it does not take deltas."""
-    if "full_push" not in facts:
-        return ""
-    return "delta" if int(facts.get("pushed_delta") or 0) else "whole version"
-
-
-def _note_of_delta(facts: Mapping[str, Any]) -> str:
-    """Return a comment for code that loads a version whose deltas it does not apply."""
-    delta = int(facts.get("pushed_delta") or 0)
-    return f"# As exported, before its {delta} deltas: `serve-delta` applies them to a server.\n" if delta else ""
 
 
 def _curves(history: Figures) -> dict[str, dict[str, list[tuple[float, float]]]]:

@@ -25,12 +25,12 @@ class RunResult:
     Attributes:
       pushed: whether a version of the run's model is served; if not, the model was refused.
       from_cache: whether a previous run had pushed or refused the model already.
-      version: the version, with the number of its delta if one was pushed; "" if the model was refused.
+      version: the version, with the name of its update if one was pushed; "" if the model was refused.
       destination: folder of the version.
       reason: why the model was refused: a sentence for each gate, and for each threshold that was missed.
-      form: "delta" or "whole version" if the model takes deltas.
-      full_push: why no delta was pushed, if the model takes deltas.
-      query: lines of Python that send the version a request; only in a report.
+      form: the form of the push, if an optional room adds forms to that of whole versions.
+      full_push: why a whole version was pushed although it has another form.
+      query: lines of Python that send the version a request, which a report adds.
     """
 
     pushed: bool
@@ -44,11 +44,9 @@ class RunResult:
 
     @property
     def pushed_as(self) -> str:
-        """The version that was pushed, in words; if the model takes deltas, whether it is one, or why it is not."""
-        version = f"version {self.version}"
-        if self.form == "delta":
-            return f"{version}, a delta,"
-        return f"{version}, a whole version ({self.full_push.removesuffix('.')})," if self.form else version
+        """The version that was pushed, in words; with its form and why, if the model has several."""
+        why = f" ({self.full_push.removesuffix('.')})" if self.full_push else ""
+        return f"version {self.version}" + (f", a {self.form}{why}," if self.form else "")
 
     @property
     def outcome(self) -> str:

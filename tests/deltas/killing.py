@@ -12,10 +12,10 @@ import random
 import signal
 import sys
 
-from components.deltas.chain import Link, damage_of_chain, folder_of, publish_delta, read_chain
+from components.deltas.updates import Link, folder_of, publish_delta, read_chain
 from components.pusher.publish import publish
 from components.pusher.rollback import roll_back
-from components.pusher.served import served_versions, verify_version
+from components.pusher.served import damage_of, served_versions, verify_version
 from tests.faults.pushing import COUNT, KILL, Interposed, forked
 
 FIRST = "0" * 64
@@ -30,7 +30,7 @@ def link_of(number):
 
 def is_whole(base, version):
     """Return the number of deltas, after a check of the content of each; one that is removed would be missed."""
-    assert damage_of_chain(base, version) is None
+    assert damage_of(str(base), version) is None
     chain = read_chain(base, version, FIRST)
     assert [(one.number, one.content, one.base) for one in chain] == [
         (one.number, one.content, one.base) for one in map(link_of, range(1, len(chain) + 1))
@@ -38,7 +38,7 @@ def is_whole(base, version):
     if chain:
         newest = os.path.join(folder_of(base, version), str(len(chain)))
         os.rename(newest, newest + ".away")
-        assert "is missing" in damage_of_chain(base, version)
+        assert "is missing" in damage_of(str(base), version)
         os.rename(newest + ".away", newest)
     return len(chain)
 

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from components.deltas.chain import Link
 from components.deltas.client import apply_chain, rest_call
-from components.deltas.push import same_bits
+from components.deltas.push_form import same_bits
+from components.deltas.updates import Link
 from embedding_core.deltas.content import Delta
 from embedding_core.deltas.protocol import DeltaError
 from embedding_core.deltas.served_state import LoadedVersion, read_state

@@ -14,10 +14,9 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"
 import numpy as np
 import pytest
 
-from components.deltas.chain import folder_of, read_chain, write_chain
 from components.deltas.client import apply_chain, newest_chain
-from components.deltas.push import find_pushed
-from components.pusher.served import MANIFEST, verify_version, write_manifest
+from components.deltas.updates import folder_of, read_chain, write_updates
+from components.pusher.served import MANIFEST, find_published, verify_version, write_manifest
 from embedding_core.deltas.content import Delta
 from embedding_core.deltas.protocol import APPLY_DELTA
 from embedding_core.deltas.served_state import LAYOUT, Layout, LoadedVersion, read_state
@@ -37,7 +36,7 @@ def test_deltas_lead_from_state_to_state_with_the_answers_of_then(written):
     base = written / "served"
     version, first, chain = newest_chain(str(base))
     assert len(chain) == 3
-    assert find_pushed(str(base), "delta 3")[0].delta == 3
+    assert find_published(str(base), "delta 3")[0].update == 3
     expected = np.load(written / "expected.npz")
     rows = [expected[name].tobytes() for name in expected.files if name.startswith("examples/")]
     secret = (written / "secret").read_bytes()
@@ -71,7 +70,7 @@ def test_content_of_a_delta_has_todays_bytes(written):
 def test_manifests_of_deltas_and_of_a_version_and_its_layout_have_todays_bytes(written, tmp_path):
     base = written / "served"
     version, first, chain = newest_chain(str(base))
-    write_chain(tmp_path, version, read_chain(base, version, first))
+    write_updates(tmp_path, version, read_chain(base, version, first))
     for link in chain:
         then, now = (Path(folder_of(folder, version), str(link.number)) for folder in (base, tmp_path))
         assert {path.name: path.read_bytes() for path in now.iterdir()} == {

@@ -12,10 +12,10 @@ from http.server import HTTPServer
 
 import pytest
 
-from components.deltas.chain import numbers_of
+from components.deltas.keys import Deltas
+from components.deltas.updates import numbers_of
 from components.pusher import delta_push
 from components.pusher.publish import publish
-from components.pusher.push_section import Deltas
 from embedding_core.deltas.protocol import MODEL_DIGEST, DeltaError
 from embedding_core.deltas.served_state import Layout, LoadedVersion
 from embedding_core.errors import ConfigError, ParityError
@@ -63,10 +63,10 @@ def push(served, models, number, settings=SETTINGS, secret=SECRET, check=lambda 
 
 def test_deltas_are_proven_and_written_in_order(models, served):
     pushed, facts = push(served, models, 1)
-    assert (pushed.version, pushed.delta) == (1, 1)
+    assert (pushed.version, pushed.update) == (1, 1)
     assert facts["deltas"]["proof"] == {"compared": {"serving_default": 30, "embeddings": 30}, "deltas": 1}
-    assert push(served, models, 2)[0].delta == 2
-    assert push(served, models, 2)[0].delta == 3  # nothing changed
+    assert push(served, models, 2)[0].update == 2
+    assert push(served, models, 2)[0].update == 3  # nothing changed
     assert numbers_of(served, 1) == [1, 2, 3]
 
 

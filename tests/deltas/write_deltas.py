@@ -12,7 +12,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import numpy as np
 
-from components.deltas.chain import Link, publish_delta
+from components.deltas.updates import Link, publish_delta
 from components.pusher.publish import publish
 from embedding_core.deltas.content import Delta
 from embedding_core.deltas.served_state import LoadedVersion, read_state

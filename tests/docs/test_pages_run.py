@@ -172,6 +172,7 @@ logs = [prediction_log_pb2.PredictionLog.FromString(one.numpy()) for one in tf.d
     assert (readme.folder / "OUT1").is_dir()
 
 
+@pytest.mark.room("deltas")
 def test_deltas_reach_a_server(tmp_path):
     """The block of docs/serving.md about deltas: a version, a delta beside it, and a server that gets it."""
     from tests.deltas.rest_server import serving

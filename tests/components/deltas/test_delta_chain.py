@@ -10,21 +10,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from components.deltas.chain import (
+from components.deltas.client import NOTHING, apply_chain, rest_call
+from components.deltas.updates import (
     Link,
-    chain_of_version,
-    damage_of_chain,
     folder_of,
-    last_delta,
+    last_update,
     numbers_of,
     publish_delta,
     read_chain,
-    served_facts,
+    updates_of,
 )
-from components.deltas.client import NOTHING, apply_chain, rest_call
 from components.pusher.publish import keep_newest, publish, set_version_aside
 from components.pusher.rollback import roll_back
-from components.pusher.served import served_versions
+from components.pusher.served import damage_of, served_facts, served_versions
 from embedding_core.deltas.protocol import DeltaError
 from embedding_core.errors import CheckpointError, ConfigError
 
@@ -90,19 +88,19 @@ def test_delta_behind_another_push_is_refused(base, version, known, number):
 
 @pytest.mark.parametrize("removed", ["deltas/2/2", "deltas/2", "deltas"])
 def test_removed_newest_deltas_are_noticed(base, removed):
-    assert damage_of_chain(str(base), 2) is None
+    assert damage_of(str(base), 2) is None
     shutil.rmtree(base / removed)
-    assert "of version 2 is missing" in damage_of_chain(str(base), 2)
-    assert last_delta(base, 2) == 2
+    assert "of version 2 is missing" in damage_of(str(base), 2)
+    assert last_update(base, 2) == 2
     with pytest.raises(CheckpointError, match="is missing"):
-        chain_of_version(base / "2", {"deltas": {"digest": "digest 0"}})
+        updates_of(base / "2", {"deltas": {"digest": "digest 0"}})
     with pytest.raises(DeltaError, match="another push came first"):
         publish_delta(base, 2, [link(1)], link(2))
 
 
 def test_delta_whose_push_died_is_not_read_and_is_written_again(base):
     (base / ".deltas-2-2").rename(base / ".deltas-2-1")  # as if it was killed before the last rename
-    assert damage_of_chain(str(base), 2) is None
+    assert damage_of(str(base), 2) is None
     assert read_chain(base, 2, "digest 0") == [link(1)]
     publish_delta(base, 2, [link(1)], link(2))
     assert read_chain(base, 2, "digest 0") == [link(1), link(2)]
@@ -114,14 +112,14 @@ def test_deltas_whose_recorded_end_is_gone_are_read(base):
     assert read_chain(base, 2, "digest 0") == [link(1), link(2)]
     publish_delta(base, 2, [link(1), link(2)], link(3))
     shutil.rmtree(base / "deltas" / "2" / "3")
-    assert "delta 3 of version 2 is missing" in damage_of_chain(str(base), 2)
+    assert "delta 3 of version 2 is missing" in damage_of(str(base), 2)
 
 
 def test_delta_that_cannot_be_written_leaves_the_others(base, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("components.deltas.chain.sync_tree", full)
+    monkeypatch.setattr("components.deltas.updates.sync_tree", full)
     with pytest.raises(CheckpointError, match=r"No space left.*unchanged"):
         publish_delta(base, 2, read_chain(base, 2, "digest 0"), link(3))
     assert sorted(path.name for path in (base / "deltas" / "2").iterdir()) == ["1", "2"]
@@ -130,9 +128,9 @@ def test_delta_that_cannot_be_written_leaves_the_others(base, monkeypatch):
 def test_rollback_copies_deltas_and_keep_last_removes_them(base):
     publish(base.parent / "model", base, check=lambda path: {}, clock=lambda: 3)
     copy = roll_back(base, to=2)
-    assert copy.delta == 2
+    assert copy.update == 2
     assert read_chain(base, copy.version, "digest 0") == [link(1), link(2)]
-    assert roll_back(base, to=1).delta == 0
+    assert roll_back(base, to=1).update == 0
     assert len(served_versions(base)) == 5
     assert keep_newest(base, 2) == [1, 2, 3]
     assert [path.name for path in (base / "deltas").iterdir()] == [str(copy.version)]
@@ -143,7 +141,7 @@ def test_rollback_copies_deltas_and_keep_last_removes_them(base):
 def test_deltas_of_a_version_that_is_gone_are_not_those_of_the_next_one(base):
     (base / "2").rename(base.parent / "away")
     assert publish(base.parent / "model", base, check=lambda path: {}, clock=lambda: 2).version == 2
-    assert (numbers_of(base, 2), last_delta(base, 2)) == ([], 0)
+    assert (numbers_of(base, 2), last_update(base, 2)) == ([], 0)
 
 
 def test_deltas_of_a_version_set_aside_are_kept(base):

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from components.deltas.chain import Link, exported_digest, last_delta, publish_delta, read_chain
 from components.deltas.client import apply_chain
-from components.pusher.push_section import Deltas
-from components.pusher.served import Publication, find_published, served_versions, verify_version
+from components.deltas.keys import Deltas
+from components.deltas.updates import Link, publish_delta, read_chain
+from components.pusher.publish import PushForm
+from components.pusher.served import Publication, served_versions, verify_version
 from embedding_core.deltas.content import Delta
+from embedding_core.deltas.export import DeltaExport
 from embedding_core.deltas.graph import checksum
 from embedding_core.deltas.protocol import APPLY_DELTA, MODEL_DIGEST, DeltaError
-from embedding_core.deltas.served_state import LoadedVersion, ServedState, read_state
+from embedding_core.deltas.served_state import Layout, LoadedVersion, ServedState, read_state
 from embedding_core.errors import CheckpointError
 from embedding_core.schema import Json
-from embedding_core.storage import is_remote
+
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -172,21 +176,50 @@ def push_delta(
     return Publication(planned.version, path, planned.content_digest, link.number), facts
 
 
-def find_pushed(destination: str, identity: str) -> tuple[Publication, Json] | None:
-    """Return what is served and its facts if it has that identity and is undamaged; see `served.find_published`.
+def push_form(settings: Mapping[str, Any]) -> PushForm | None:
+    """Return the form that the settings of the component name; None if they do not name this one."""
+    return DeltaPush(Deltas.from_mapping(settings["deltas"])) if settings["deltas"] is not None else None
 
-    If the newest version has deltas, its last delta is what is served.
-    """
-    newest = max(served_versions(destination), default=None)
-    if newest is None or is_remote(destination) or not last_delta(destination, newest):
-        return find_published(destination, identity)
-    path = os.path.join(os.path.abspath(destination), str(newest))
-    try:
-        manifest = verify_version(path)
-        chain = read_chain(destination, newest, exported_digest(manifest["facts"]))
-    except CheckpointError:
-        return None
-    facts = chain[-1].facts
-    if facts.get("identity") != identity:
-        return None
-    return Publication(newest, path, manifest["digest"], len(chain)), facts
+
+class DeltaPush(PushForm):
+    """Pushes a delta of the newest version, or a whole version that takes deltas if none leads to the model."""
+
+    def __init__(self, settings: Deltas) -> None:
+        """Read the secret.
+
+        Raises:
+          ConfigError: it is missing or too short.
+        """
+        self._settings, self._secret = settings, settings.secret()
+        self.export = DeltaExport(secret=self._secret, spare_rows=settings.spare_rows)
+
+    def push(
+        self,
+        exported: str,
+        destination: str,
+        *,
+        check: Callable[[str], Json],
+        keep_last: int | None,
+        requests: Callable[[], Mapping[str, Any]],
+    ) -> tuple[Publication, Json]:
+        """Publish a delta or, if none leads to the model, a whole version."""
+        settings, secret, inputs = self._settings, self._secret, requests()
+        try:
+            return push_delta(destination, exported, settings=settings, secret=secret, check=check, requests=inputs)
+        except DeltaError as error:
+            _log.info("a whole version is pushed, and no delta: %s", error)
+            deltas = {"digest": Layout.load(exported).digest, "full_push": str(error)}
+
+        def checked(copy: str) -> Json:
+            return {**check(copy), "deltas": deltas}
+
+        return super().push(exported, destination, check=checked, keep_last=keep_last, requests=requests)
+
+    def properties(self, published: Publication, facts: Json) -> dict[str, str]:
+        """Return the number of the delta ("0" for a whole version), what is served, and why no delta was pushed."""
+        deltas = facts["deltas"]
+        return {
+            "pushed_delta": str(published.update),
+            "state_digest": deltas["digest"],
+            "full_push": deltas["full_push"],
+        }

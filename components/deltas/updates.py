@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from components.pusher.publish import DELTAS, end_file, order_lock, recorded_end
-from components.pusher.served import manifest_facts, number_names, served_versions
+from components.pusher.publish import aside_path, order_lock
+from components.pusher.served import number_names, served_versions
 from embedding_core.deltas.protocol import DeltaError
-from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.errors import CheckpointError
 from embedding_core.schema import Json
 from embedding_core.storage import (
     SealedFolder,
     StrPath,
     hidden_folder,
+    names_in,
     put_in_place,
     remove_folder,
     remove_leftovers,
@@ -31,6 +34,10 @@ from embedding_core.storage import (
     sync_tree,
 )
 
+PROPERTIES = ("pushed_delta", "state_digest")
+"""Properties of a PushedModel that a rollback copies: the number of the delta, and the digest of what is served."""
+_DELTAS = "deltas"
+_END = re.compile(r"\.deltas-(?P<version>[0-9]+)-(?P<number>[0-9]+)")
 _CONTENT = "delta.pb"
 _SEALED = SealedFolder(
     constants={"format": "delta-1"},
@@ -62,7 +69,7 @@ class Link:
 
 def folder_of(destination: StrPath, version: int) -> str:
     """Return the folder of a version's deltas."""
-    return os.path.join(os.path.abspath(destination), DELTAS, str(version))
+    return os.path.join(os.path.abspath(destination), _DELTAS, str(version))
 
 
 def numbers_of(destination: StrPath, version: int) -> list[int]:
@@ -109,7 +116,7 @@ def read_chain(destination: StrPath, version: int, first: str) -> list[Link]:
     """
     chain: list[Link] = []
     numbers = numbers_of(destination, version)
-    for number in range(1, last_delta(destination, version) + 1):
+    for number in range(1, last_update(destination, version) + 1):
         if number not in numbers:
             raise CheckpointError(
                 f"delta {number} of version {version} is missing in {folder_of(destination, version)!r}, which has "
@@ -125,7 +132,7 @@ def read_chain(destination: StrPath, version: int, first: str) -> list[Link]:
     return chain
 
 
-def chain_of_version(folder: StrPath, facts: Json) -> list[Link]:
+def updates_of(folder: StrPath, facts: Json) -> list[Link]:
     """Read and verify the deltas of the version in a folder, whose manifest has those facts; none if it has none.
 
     Raises:
@@ -139,38 +146,83 @@ def version_with_deltas(folder: StrPath) -> tuple[str, int] | None:
     """Return the folder of the versions and the number of the version in a folder; None if it has no deltas."""
     destination, name = os.path.split(os.path.abspath(folder))
     is_numbered = name.isascii() and name.isdigit()
-    return (destination, int(name)) if is_numbered and last_delta(destination, int(name)) else None
+    return (destination, int(name)) if is_numbered and last_update(destination, int(name)) else None
 
 
-def last_delta(destination: StrPath, version: int) -> int:
+def last_update(destination: StrPath, version: int) -> int:
     """Return the number of the last delta that was published of a version, which may be missing; 0 if none was."""
     end = recorded_end(os.path.abspath(destination), version)
     return max(numbers_of(destination, version), default=0) if end is None else end
 
 
-def served_facts(destination: str, version: int) -> Json:
-    """Read the facts about the push of what a version serves: its last delta, or the version itself.
+def last_facts(destination: str, version: int) -> Json:
+    """Read the facts about the push of a version's last delta.
 
     Raises:
-      ConfigError: the version's manifest cannot be read.
-      CheckpointError: its last delta is damaged.
+      CheckpointError: it is damaged.
     """
-    last = last_delta(destination, version)
-    return read_link(destination, version, last).facts if last else manifest_facts(destination, version)
+    return read_link(destination, version, last_update(destination, version)).facts
 
 
-def damage_of_chain(destination: str, version: int) -> str | None:
-    """Return what is wrong with a version's deltas, or None if they are as published."""
-    if not last_delta(destination, version):
-        return None
-    try:
-        read_chain(destination, version, exported_digest(manifest_facts(destination, version)))
-    except (CheckpointError, ConfigError) as error:
-        return str(error)
-    return None
+def pushed_update(facts: Mapping[str, Any]) -> int:
+    """Return the number of the delta that a PushedModel with these properties is of; 0 if of a whole version."""
+    return int(facts.get("pushed_delta") or 0)
 
 
-def write_chain(destination: StrPath, version: int, chain: Sequence[Link]) -> None:
+def description(folder: StrPath, facts: Json) -> str:
+    """Describe the deltas of the version in a folder, which are verified; "" if it has none.
+
+    Raises:
+      CheckpointError: one is missing or damaged, or is not based on the one before it.
+    """
+    chain = updates_of(folder, facts)
+    size = sum(len(link.content) for link in chain)
+    return f"{len(chain)} deltas, {size:,} bytes, as published; they lead to {chain[-1].digest}" if chain else ""
+
+
+def remove_without_version(root: str) -> None:
+    """Remove deltas above all versions: a rollback that died left them, or their version was removed by hand."""
+    folder, newest = os.path.join(root, _DELTAS), max(served_versions(root), default=0)
+    remove_leftovers(folder)
+    for name in number_names(folder):
+        if int(name) > newest and not os.path.exists(aside_path(root, int(name))):
+            remove_folder(os.path.join(folder, name))
+    for version, path in _ends(root):
+        if version > newest and not os.path.exists(aside_path(root, version)):
+            os.unlink(path)
+
+
+def end_file(root: str, version: int, number: int) -> str:
+    """Return the path of the empty file that says that `number` is the last delta of a version.
+
+    It is beside the versions, so that it stays if deltas are removed.
+    """
+    return os.path.join(root, f".deltas-{version}-{number}")
+
+
+def recorded_end(root: str, version: int) -> int | None:
+    """Return the number of a version's last delta; None if there are no deltas, or the record is gone."""
+    numbers = [int(path.rpartition("-")[2]) for other, path in _ends(root) if other == version]
+    return max(numbers, default=None)
+
+
+def _ends(root: str) -> list[tuple[int, str]]:
+    """Return the versions for which a last delta is recorded, and the paths of the records."""
+    found = [match for match in map(_END.fullmatch, names_in(root)) if match]
+    return [(int(match["version"]), os.path.join(root, match[0])) for match in found]
+
+
+def move_updates(root: str, version: str, hidden: str) -> None:
+    """Move the deltas of a version, if it has any, to the folder that is to be removed."""
+    deltas = os.path.join(root, _DELTAS, version)
+    if os.path.isdir(deltas):
+        os.rename(deltas, os.path.join(hidden, f"{_DELTAS}-{version}"))
+    for number, path in _ends(root):
+        if number == int(version):
+            os.rename(path, os.path.join(hidden, os.path.basename(path)))
+
+
+def write_updates(destination: StrPath, version: int, chain: Sequence[Link]) -> None:
     """Write all deltas of a version that has not been published yet; they appear together or not at all.
 
     Call it while the versions are locked (`before` of `publish`).
@@ -251,7 +303,7 @@ def _require_newest(root: str, version: int, chain: Sequence[Link], link: Link) 
     if (
         newest != version
         or numbers != there
-        or last_delta(root, version) != len(there)
+        or last_update(root, version) != len(there)
         or link.number != len(there) + 1
     ):
         raise DeltaError(
