@@ -46,7 +46,7 @@ def run(config: Config, overrides: Override = None, again: Again = False, profil
             from pipelines.local import run_local
 
         changed = [override.partition("=")[0].strip() for override in overrides or ()]
-        result, _ = run_local.run(checked, again=again, changed=changed, profile=profile)
+        result, _ = run_local.run(checked, again=again, changed=changed, profile=profile, is_ready=True)
     except KeyboardInterrupt:
         raise typer.Exit(_stopped()) from None
     if not result.pushed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import importlib.util
 import os
@@ -62,6 +63,22 @@ class Data(CsvFormat):
         """Whether the path has placeholders for spans."""
         return any(part in self.path for part in ("{YYYY}", "{MM}", "{DD}", "{SPAN}"))
 
+    @functools.cached_property
+    def found(self) -> Found:
+        """The files, listed once; the path must be absolute and local.
+
+        Raises:
+          NoFilesError: no file matches.
+        """
+        base, pattern = data_location(self)
+        try:
+            return find_files(base, without_spans(pattern), self.format, data_spans(self))
+        except DataError as error:
+            spans_given = " in the spans asked for" if self.spans else ""
+            raise NoFilesError(
+                f"is {self.path!r}: no file has this name{spans_given}; give a file, a folder with files, or a glob."
+            ) from error
+
     def mistakes(self) -> Mistakes:
         """Yield the mistakes that involve several fields."""
         yield from super().mistakes()
@@ -103,7 +120,7 @@ def data_files(data: Data) -> tuple[str, ...]:
     Raises:
       ConfigError: no file matches.
     """
-    return (data.path,) if is_remote(data.path) else tuple(_found(data).files)
+    return (data.path,) if is_remote(data.path) else tuple(data.found.files)
 
 
 def missing_spans(data: Data) -> Gaps:
@@ -114,18 +131,7 @@ def missing_spans(data: Data) -> Gaps:
     Raises:
       ConfigError: no file matches.
     """
-    return Gaps(0, ()) if is_remote(data.path) else _found(data).gaps
-
-
-def _found(data: Data) -> Found:
-    base, pattern = data_location(data)
-    try:
-        return find_files(base, without_spans(pattern), data.format, data_spans(data))
-    except DataError as error:
-        spans_given = " in the spans asked for" if data.spans else ""
-        raise NoFilesError(
-            f"is {data.path!r}: no file has this name{spans_given}; give a file, a folder with files, or a glob."
-        ) from error
+    return Gaps(0, ()) if is_remote(data.path) else data.found.gaps
 
 
 def data_spans(data: Data) -> PatternSpans | None:

@@ -64,7 +64,8 @@ def _dense(feature: Dense) -> Dense:
 
 
 def _with_format(data: Data) -> Data:
-    return data if data.format else data.replace(format=format_of(data_files(data)[0]))
+    # A copy keeps the list of files, which is the same if the format is given.
+    return data if data.format else data.model_copy(update={"format": format_of(data_files(data)[0])})
 
 
 def _model(model: Model, python_path: str) -> Model:

@@ -18,7 +18,7 @@ from components.pusher.served import damage_of, last_update, pushed_update, serv
 from embedding_core.errors import ConfigError
 from embedding_core.storage import environment_variable, is_remote, scratch_tempdir
 from embedding_core.training.device_choice import choose_placement
-from pipelines.config import PipelineConfig, data_files
+from pipelines.config import PipelineConfig
 from pipelines.config.metadata_server import has_store
 from pipelines.console.terminal import SafeConsole
 from pipelines.lineage.ancestors import is_rolled_back, record_rollbacks
@@ -113,6 +113,7 @@ def run(
     profile: bool = False,
     keep_transform: bool = False,
     printed: bool = True,
+    is_ready: bool = False,
 ) -> tuple[RunResult, Report | None]:
     """Run the pipeline, write its report into the work_dir, and print it.
 
@@ -127,6 +128,7 @@ def run(
       profile: measure what each node uses, and show it in the report.
       keep_transform: keep the TransformGraph that the run starts from, if the preprocessing is the same.
       printed: whether the report is also printed.
+      is_ready: whether `ready_metadata` was called before.
 
     Returns:
       What the run did, and its figures; None if these could not be read or written. That changes nothing of what the
@@ -137,7 +139,8 @@ def run(
       Exception: any other error of a component.
     """
     with storage_errors_as_one(config):
-        result, made = _run(config, again, changed, console, RunProfile() if profile else None, keep_transform)
+        used = RunProfile() if profile else None
+        result, made = _run(config, again, changed, console, used, keep_transform, is_ready)
     if made is None:
         if printed:
             print_outcome(result)
@@ -155,15 +158,15 @@ def _run(
     console: Console | None,
     profile: RunProfile | None,
     keep_transform: bool,
+    is_ready: bool,
 ) -> tuple[RunResult, tuple[Report, str] | None]:
     """Run the pipeline; return what it did, and the report with the path of its page, if it could be made."""
     stage: Stage = contextlib.nullcontext if profile is None else profile.stage
     check_file_systems(config)
-    data_files(config.data)  # a missing file is an error before anything is written
     # Devices that TensorFlow does not find by itself must be known before any component runs it.
     if config.training.strategy not in ("auto", "cpu", "gpu", "tpu"):
         choose_placement(training_config(config))
-    upgraded = ready_metadata(config)
+    upgraded = None if is_ready else ready_metadata(config)
     with (
         file_permissions(config),
         scratch_tempdir("run"),

@@ -15,6 +15,7 @@ import time
 import pytest
 
 from embedding_core.errors import ConfigError
+from embedding_core.rooms import hooks
 from pipelines.pipeline.run_target import IN_PROCESS, NO_CONTAINER
 
 pytestmark = pytest.mark.tfx
@@ -135,12 +136,12 @@ def test_portable_runner_gives_the_same_examples_and_vocabularies(rows, here, tm
 def test_dask_gives_the_same_examples_and_vocabularies(rows, here, tmp_path):
     import distributed
 
-    from pipelines.dask.beam_runner import on_dask
     from pipelines.local.content import read_content
 
+    (runner,) = hooks("pipelines", "beam_runner")
     local = {"processes": False, "threads_per_worker": 1, "protocol": "tcp", "dashboard_address": None}
     with distributed.LocalCluster(n_workers=2, **local) as cluster:
-        arguments = [*on_dask(cluster.scheduler_address)]
+        arguments = [*runner.on_dask(cluster.scheduler_address)]
         examples = ingest(rows, tmp_path, arguments)
         assert read_content(examples.uri).digest == read_content(here[0].uri).digest
         assert count(examples, tmp_path, arguments) == here[1]
