@@ -262,7 +262,7 @@ reference: venv ## write docs/configuration.md and the JSON Schema beside the ex
 	$(BIN)/python docs/configuration_page.py
 
 golden: venv ## write the compiled pipelines again that the tests compare with
-	REFRESH_GOLDEN=1 $(BIN)/pytest tests/pipelines/cluster/test_compile_kubeflow.py
+	REFRESH_GOLDEN=1 $(BIN)/pytest tests/pipelines -k golden
 
 kfp-local: venv ## compile the demo for both targets and run every task here as the backend would start it
 	$(BIN)/pytest -m slow tests/pipelines/cluster/test_kfp_local.py

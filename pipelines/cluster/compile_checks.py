@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Literal, Protocol, TypeAlias
 
 from embedding_core.errors import ConfigError
-from pipelines.cluster.kubeflow_spec import kubernetes_name
+from embedding_core.rooms import hooks
+from pipelines.cluster.kubeflow_spec import Spec, kubernetes_name
 from pipelines.cluster.tpu_request import TpuRequest, tpu_request
-from pipelines.config import Kubeflow, PipelineConfig, TrainingCluster
+from pipelines.config import Kubeflow, PipelineConfig
 from pipelines.config.data import is_address
 
 Target: TypeAlias = Literal["vertex", "kubeflow"]
+
+
+class TrainerPods(Protocol):
+    """Machines that the trainer needs beside its own container, for a strategy of an optional room."""
+
+    def vertex_pools(self, container: Spec) -> list[Spec]:
+        """Return the worker pools of the job on Vertex AI; `container` is their `container_spec`."""
+
+    def kubernetes_documents(self, spec: Spec, executor: str) -> list[Spec]:
+        """Return the documents of a pipeline on Kubernetes; `executor` names the trainer's."""
+
+    def manifests(self, env: Mapping[str, str]) -> list[Spec]:
+        """Make the objects of Kubernetes to apply before a run; `env` is the environment of their pods."""
 
 
 def check_compile(config: PipelineConfig, target: Target) -> Kubeflow:
@@ -36,8 +51,7 @@ def check_compile(config: PipelineConfig, target: Target) -> Kubeflow:
     for task in backend.resources:
         if task not in known:
             raise ConfigError(f"`kubeflow.resources.{task}`: unknown task; choose from {', '.join(sorted(known))}.")
-    cluster = requested_cluster(config, backend)
-    if cluster is not None and target == "vertex":
+    if requested_pods(config) is not None and target == "vertex":
         _check_project(backend, "a training job on a cluster of Vertex AI")
     tpu = requested_tpu(config, backend)
     if tpu is not None and target == "vertex":
@@ -113,24 +127,16 @@ def requested_tpu(config: PipelineConfig, backend: Kubeflow) -> TpuRequest | Non
     return tpu_request(training.topology, machine_type=backend.machine_type, topology=backend.tpu_topology)
 
 
-def requested_cluster(config: PipelineConfig, backend: Kubeflow) -> TrainingCluster | None:
-    """Return the cluster of parameter servers that the trainer needs; None if it trains by itself.
+def requested_pods(config: PipelineConfig) -> TrainerPods | None:
+    """Return the further machines that the trainer needs, which an optional room describes; None without any.
+
+    A room has a function `trainer_pods` in its module `pods`.
 
     Raises:
-      ConfigError: strategy and cluster are not given together.
+      ConfigError: the settings of the room contradict each other.
     """
-    on_servers = config.training.strategy == "parameter_server"
-    if on_servers and backend.cluster is None:
-        raise ConfigError(
-            "`kubeflow.cluster` is null, but `training.strategy` is 'parameter_server': give the numbers of workers "
-            "and servers, such as {workers: 4, servers: 2}."
-        )
-    if not on_servers and backend.cluster is not None:
-        raise ConfigError(
-            f"`kubeflow.cluster` is given, but `training.strategy` is {config.training.strategy!r}: leave it out, or "
-            "train with strategy parameter_server."
-        )
-    return backend.cluster
+    pods: list[TrainerPods | None] = [room.trainer_pods(config) for room in hooks("pipelines", "pods")]
+    return next(filter(None, pods), None)
 
 
 def _check_project(backend: Kubeflow, what: str) -> None:

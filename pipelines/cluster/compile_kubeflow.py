@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from tfx import v1 as tfx
 
-from pipelines.cluster.compile_checks import Target, check_compile, requested_cluster, requested_tpu
+from pipelines.cluster.compile_checks import Target, check_compile, requested_pods, requested_tpu
 from pipelines.cluster.kubeflow_spec import (
     Spec,
     check_spec,
@@ -20,10 +20,8 @@ from pipelines.cluster.kubeflow_spec import (
     tpu_document,
     with_containers,
     with_defaults,
-    with_environment,
     with_kubernetes_names,
 )
-from pipelines.cluster.server_cluster_spec import chief_document, chief_environment, manifests, vertex_pools
 from pipelines.cluster.tpu_request import TpuRequest
 from pipelines.config import Kubeflow, PipelineConfig
 from pipelines.config.yaml_text import yaml_documents
@@ -48,20 +46,20 @@ def compile_pipeline(config: PipelineConfig, target: Target) -> list[Spec]:
       target: "vertex", or "kubeflow" for open-source Kubeflow Pipelines.
 
     Returns:
-      The YAML documents: the specification, and for a TPU or a cluster on Kubernetes the settings of its pods.
+      The YAML documents: the specification, and on Kubernetes the settings of pods if the trainer needs them.
 
     Raises:
       ConfigError: see `check_compile`.
     """
     backend = check_compile(config, target)
     tpu = requested_tpu(config, backend)
-    cluster = requested_cluster(config, backend)
+    pods = requested_pods(config)
     job = None
     if target == "vertex" and tpu is not None:  # one replica drives all hosts of the slice
         pool = {"machine_spec": tpu.vertex_machine(), "replica_count": 1}
         job = _vertex_job(backend, [{**pool, "container_spec": _container(backend.tpu_image or backend.image)}])
-    elif target == "vertex" and cluster is not None:
-        job = _vertex_job(backend, vertex_pools(cluster, _container(backend.image)))
+    elif target == "vertex" and pods is not None:
+        job = _vertex_job(backend, pods.vertex_pools(_container(backend.image)))
     parameters = _parameters(config, backend)
     pipeline = create_pipeline(config, previous=_previous(parameters), target=_target(config, backend, parameters, job))
     spec = _compiled(pipeline, _images(backend, tpu))
@@ -71,13 +69,10 @@ def compile_pipeline(config: PipelineConfig, target: Target) -> list[Spec]:
     spec = with_containers(spec, _ENVIRONMENT, _resources(backend, on_gke))
     documents = [spec]
     if target == "kubeflow":
-        documents = [with_kubernetes_names(spec)]
+        spec, executor = with_kubernetes_names(spec), f"exec-{kubernetes_name(_TRAINER)}"
+        documents = [spec] if pods is None else pods.kubernetes_documents(spec, executor)
         if on_gke is not None:
-            documents.append(tpu_document(f"exec-{kubernetes_name(_TRAINER)}", on_gke.node_selector()))
-        if cluster is not None:
-            name = kubernetes_name(config.name)
-            documents[0] = with_environment(documents[0], kubernetes_name(_TRAINER), chief_environment(name, cluster))
-            documents.append(chief_document(f"exec-{kubernetes_name(_TRAINER)}", name))
+            documents.append(tpu_document(executor, on_gke.node_selector()))
     check_spec(documents[0])
     return documents
 
@@ -88,15 +83,14 @@ def save_documents(documents: Sequence[Spec], path: str | os.PathLike[str]) -> N
 
 
 def compile_cluster(config: PipelineConfig) -> list[Spec]:
-    """Make the Kubernetes objects of the workers and parameter servers; empty without a cluster.
+    """Make the Kubernetes objects of further machines that the trainer needs; empty without any.
 
     Raises:
       ConfigError: see `check_compile`.
     """
-    backend = check_compile(config, "kubeflow")
-    cluster = requested_cluster(config, backend)
-    name = kubernetes_name(config.name)
-    return [] if cluster is None else manifests(name, cluster, backend.image, _ENVIRONMENT)
+    check_compile(config, "kubeflow")
+    pods = requested_pods(config)
+    return [] if pods is None else pods.manifests(_ENVIRONMENT)
 
 
 def _container(image: str) -> Spec:

@@ -59,14 +59,6 @@ def with_containers(spec: Spec, env: Mapping[str, str], resources: Mapping[str, 
     return spec
 
 
-def with_environment(spec: Spec, task: str, env: Mapping[str, str]) -> Spec:
-    """Add environment variables to the container of one task."""
-    spec = copy.deepcopy(spec)
-    container = dict(_containers(spec))[task]
-    container["env"] = [*container.get("env", ()), *({"name": name, "value": env[name]} for name in sorted(env))]
-    return spec
-
-
 def _containers(spec: Spec) -> Iterator[tuple[str, Spec]]:
     """Yield the name and the container of every task that starts one."""
     executors = spec["deploymentSpec"]["executors"]

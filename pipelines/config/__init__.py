@@ -20,7 +20,7 @@ from pipelines.config.feature_sections import (
 )
 from pipelines.config.loading import NoDataYetError, config_from_mapping, load_config
 from pipelines.config.metrics import Evaluation
-from pipelines.config.pipeline_config import Kubeflow, Model, PipelineConfig, Resources, TrainingCluster
+from pipelines.config.pipeline_config import Kubeflow, Model, PipelineConfig, Resources
 
 __all__ = [
     "Categorical",
@@ -44,7 +44,6 @@ __all__ = [
     "SplitLeaveOneOut",
     "TableOverrides",
     "Threshold",
-    "TrainingCluster",
     "VocabularyEvolution",
     "VocabularyLimits",
     "config_from_mapping",

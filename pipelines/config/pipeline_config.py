@@ -87,26 +87,7 @@ class Resources(Section):
     memory_gb: PositiveNumber | None = None
 
 
-class TrainingCluster(Section):
-    """The CPU machines of `training.strategy: parameter_server`, besides the trainer's own container, the chief.
-
-    This strategy partitions the tables over the servers of the cluster in TF_CONFIG, whose workers train.
-
-    Attributes:
-      workers: number of workers.
-      servers: number of parameter servers, over which tables are partitioned.
-      machine_type: machine of the chief, each worker and each server on Vertex AI.
-      worker: resources of each worker on Kubernetes.
-      server: resources of each server on Kubernetes.
-    """
-
-    workers: Positive = 2
-    servers: Positive = 2
-    machine_type: Text = "n2-highmem-8"
-    worker: Resources = Resources()
-    server: Resources = Resources()
-
-
+@with_keys("kubeflow", hooks("components", "keys"))
 class Kubeflow(Section):
     """Settings for Kubeflow Pipelines and Vertex AI, which `tfx-embeddings compile` reads.
 
@@ -114,13 +95,12 @@ class Kubeflow(Section):
       image: container image with this project installed; see kubeflow/Dockerfile.
       pipeline_root: address below which every task writes its outputs.
       tpu_image: image of the trainer if it runs on a TPU; null uses `image`.
-      project: Google Cloud project of the training job (Vertex with a TPU or a cluster).
+      project: Google Cloud project of the training job, if it needs a TPU or several machines of Vertex.
       region: region of the training job, such as us-central1.
       service_account: account that the training job runs as; null uses the default of Vertex.
       machine_type: machine of the TPU's host; null uses that of `training.topology`.
       tpu_topology: chips as Google Cloud writes them, such as 2x2; null uses that of `training.topology`.
       beam_args: arguments of every Beam node; without any, Beam runs inside the task's container.
-      cluster: machines of parameter servers and workers; null without them.
       resources: resources of the container, by task ("ExampleGen", "Transform", ...).
     """
 
@@ -133,7 +113,6 @@ class Kubeflow(Section):
     machine_type: Text | None = None
     tpu_topology: _Chips | None = None
     beam_args: Listed[Text] = ()
-    cluster: TrainingCluster | None = None
     resources: ByName[Resources] = Field(default_factory=dict)
 
     def mistakes(self) -> Mistakes:

@@ -1,46 +1,36 @@
 """Tests compiled pipelines against golden files, which `make golden` rewrites, and the rules that each must satisfy."""
 
 import json
-import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 
 from embedding_core.errors import ConfigError
 from pipelines.config import load_config
+from tests.pipelines.cluster.compiled_examples import (
+    ADDRESSES,
+    JOB,
+    RETAIL_FILE,
+    ROOT,
+    TAXI,
+    TAXI_FILE,
+    assert_golden,
+    assert_specification_of_kfp,
+    compiled,
+)
 
 pytestmark = pytest.mark.tfx
 
-ROOT = Path(__file__).parents[3]
-TAXI_FILE, RETAIL_FILE = "pipelines/examples/taxi.yaml", "examples/online_retail/online_retail.yaml"
 GOLDEN = Path(__file__).parent / "golden"
-ADDRESSES = [
-    "kubeflow.image=example-docker.pkg.dev/project/repository/tfx-embeddings:0.1.0",
-    "kubeflow.pipeline_root=gs://example-bucket/root",
-    "push.destination=gs://example-bucket/serving",
-]
-TAXI = [TAXI_FILE, [*ADDRESSES, "data.path=gs://example-bucket/taxi/data.csv"]]
 TPU = ["training.strategy=tpu", "training.topology=v5e-4", "kubeflow.tpu_image=example-docker.pkg.dev/p/r/tpu:0.1.0"]
 RETAIL = [RETAIL_FILE, [*ADDRESSES, "data.path=gs://example-bucket/retail/*.parquet", *TPU]]
-JOB = ["kubeflow.project=example-project", "kubeflow.region=us-west4"]
-CLUSTER = ["training.strategy=parameter_server", "kubeflow.cluster={workers: 4, servers: 2, server: {memory_gb: 64}}"]
 GOLDENS = {
-    "taxi_vertex_servers": (*TAXI, [*CLUSTER, *JOB], "vertex"),
-    "taxi_kubeflow_servers": (*TAXI, CLUSTER, "kubeflow"),
     "taxi_vertex": (*TAXI, [], "vertex"),
     "taxi_kubeflow": (*TAXI, ["kubeflow.resources.Transform={cpu: 4, memory_gb: 16}"], "kubeflow"),
     "online_retail_vertex_v5e": (*RETAIL, JOB, "vertex"),
     "online_retail_gke_v5e": (*RETAIL, [], "kubeflow"),
 }
-
-
-def compiled(example, overrides, more, target):
-    from pipelines.cluster.compile_kubeflow import compile_pipeline
-
-    return compile_pipeline(load_config(ROOT / example, [*overrides, *more]), target)
 
 
 @pytest.fixture(scope="module")
@@ -54,29 +44,12 @@ def tasks(spec):
 
 @pytest.mark.parametrize("name", GOLDENS)
 def test_compiled_pipeline_is_its_golden_file(documents, name, tmp_path):
-    """Golden files have `<digest>` for digests, which change with our sources, and `<version>` for TFX's."""
-    from pipelines.cluster.compile_kubeflow import save_documents
-
-    save_documents(documents[name], tmp_path / "pipeline.yaml")
-    text = re.sub(r"\b[0-9a-f]{16,64}\b", "<digest>", (tmp_path / "pipeline.yaml").read_text())
-    text = re.sub(r"(?<=^sdkVersion: tfx-)[\d.]+$", "<version>", text, flags=re.MULTILINE)
-    if os.environ.get("REFRESH_GOLDEN"):
-        (GOLDEN / f"{name}.yaml").write_text(text)
-    assert list(yaml.safe_load_all(text))
-    assert text == (GOLDEN / f"{name}.yaml").read_text(), "`make golden` writes the files anew"
+    assert_golden(documents[name], GOLDEN / f"{name}.yaml", tmp_path)
 
 
 @pytest.mark.parametrize("name", GOLDENS)
 def test_compiled_pipeline_is_a_specification_of_kfp(documents, name):
-    from google.protobuf import json_format
-    from kfp.pipeline_spec import pipeline_spec_pb2
-
-    spec = json_format.ParseDict(documents[name][0], pipeline_spec_pb2.PipelineSpec())
-    deployment = json_format.ParseDict(
-        documents[name][0]["deploymentSpec"], pipeline_spec_pb2.PipelineDeploymentConfig()
-    )
-    assert spec.schema_version == "2.1.0"
-    assert not any(executor.WhichOneof("spec") == "resolver" for executor in deployment.executors.values())
+    assert_specification_of_kfp(documents[name][0])
 
 
 def test_tables_of_a_slice_with_sparse_cores_get_the_trainers_rows():
@@ -219,51 +192,3 @@ def test_tasks_that_resources_may_name_are_those_of_the_pipeline(documents):
     from pipelines.cluster.compile_checks import task_names
 
     assert containers(documents["taxi_vertex"][0]) == set(task_names(load_config(ROOT / TAXI_FILE, ADDRESSES)))
-
-
-def test_pods_of_a_cluster_are_their_golden_file(tmp_path):
-    from pipelines.cluster.compile_kubeflow import compile_cluster, save_documents
-
-    save_documents(compile_cluster(load_config(ROOT / TAXI_FILE, [*TAXI[1], *CLUSTER])), tmp_path / "pods.yaml")
-    text, golden = (tmp_path / "pods.yaml").read_text(), GOLDEN / "pods" / "taxi.yaml"
-    if os.environ.get("REFRESH_GOLDEN"):
-        golden.write_text(text)
-    assert text == golden.read_text(), "`make golden` writes the files anew"
-
-
-@pytest.mark.parametrize("kind", ["worker", "ps"])
-def test_a_pod_finds_its_number_in_its_name(kind):
-    """The shell of the image runs the command; `python` prints what it would get."""
-    from pipelines.cluster.compile_kubeflow import compile_cluster
-
-    pods = compile_cluster(load_config(ROOT / TAXI_FILE, [*TAXI[1], *CLUSTER]))
-    pod = next(one for one in pods if one["kind"] == "StatefulSet" and one["metadata"]["name"] == f"taxi-{kind}")
-    (container,) = pod["spec"]["template"]["spec"]["containers"]
-    shell, flag, script = container["command"]
-    env = {one["name"]: one["value"] for one in container["env"]} | {"HOSTNAME": f"taxi-{kind}-1"}
-    printed = subprocess.run(
-        [shell, flag, script.partition("exec")[0] + 'printf %s "$TF_CONFIG"'],
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    given = json.loads(printed)
-    assert given["task"] == {"type": kind, "index": 1}
-    assert given["cluster"]["chief"] == ["taxi-chief:2222"]
-    assert given["cluster"][kind][1] == f"taxi-{kind}-1.taxi-{kind}:2222"
-
-
-@pytest.mark.parametrize(
-    ("more", "target", "message"),
-    [
-        (CLUSTER[:1], "kubeflow", "`kubeflow.cluster` is null"),
-        (CLUSTER[1:], "kubeflow", "`kubeflow.cluster` is given"),
-        (CLUSTER, "vertex", "`kubeflow.project` is null: a training job on a cluster"),
-    ],
-)
-def test_cluster_and_strategy_are_given_together(more, target, message):
-    from pipelines.cluster.compile_checks import check_compile
-
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        check_compile(load_config(ROOT / TAXI_FILE, [*TAXI[1], *more]), target)

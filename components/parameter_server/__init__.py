@@ -1,0 +1,1 @@
+"""Room of parameter servers: the section `kubeflow.cluster`."""

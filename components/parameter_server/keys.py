@@ -1,0 +1,50 @@
+"""Defines the section `kubeflow.cluster`: the machines of parameter servers and workers."""
+
+from __future__ import annotations
+
+from embedding_core.schema import Positive, PositiveNumber, Section, Text
+
+
+class Machine(Section):
+    """Resources of a pod.
+
+    Attributes:
+      cpu: number of CPUs; null leaves it to the backend.
+      memory_gb: memory in GB (10^9 bytes); null leaves it to the backend.
+    """
+
+    cpu: PositiveNumber | None = None
+    memory_gb: PositiveNumber | None = None
+
+
+class TrainingCluster(Section):
+    """The CPU machines of `training.strategy: parameter_server`, besides the trainer's own container, the chief.
+
+    This strategy partitions the tables over the servers of the cluster in TF_CONFIG, whose workers train.
+
+    Attributes:
+      workers: number of workers.
+      servers: number of parameter servers, over which tables are partitioned.
+      machine_type: machine of the chief, each worker and each server on Vertex AI.
+      worker: resources of each worker on Kubernetes.
+      server: resources of each server on Kubernetes.
+    """
+
+    workers: Positive = 2
+    servers: Positive = 2
+    machine_type: Text = "n2-highmem-8"
+    worker: Machine = Machine()
+    server: Machine = Machine()
+
+
+class ClusterKeys(Section):
+    """Keys that the room adds to the section `kubeflow`.
+
+    Attributes:
+      cluster: machines of parameter servers and workers; null without them.
+    """
+
+    cluster: TrainingCluster | None = None
+
+
+KEYS = {"kubeflow": ClusterKeys}

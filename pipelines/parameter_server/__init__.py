@@ -1,0 +1,1 @@
+"""Room of parameter servers: the pods and pools of a cluster."""
