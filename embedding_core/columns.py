@@ -396,7 +396,7 @@ class Columns:
         shared = {name: feature for name, feature in safe.items() if self._spec.get(name, feature) == feature}
         parsed = tf.io.parse_example(examples, {**self._spec, **shared})
         apart = {name: feature for name, feature in safe.items() if name not in shared}
-        dense = {**parsed, **(tf.io.parse_example(examples, apart) if apart else {})}
+        dense = {**parsed, **tf.io.parse_example(examples, apart)} if apart else parsed
         return self._rows(_with_one_value(parsed, self._of_one), dense)
 
     def accept(self, named: Mapping[str, tf.Tensor]) -> RawColumns:

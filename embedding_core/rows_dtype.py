@@ -44,7 +44,9 @@ def dtypes_of_tables(given: RowsDtypes, tables: Iterable[str]) -> dict[str, Rows
     """
     names = list(dict.fromkeys(tables))
     default: RowsDtype = given if isinstance(given, str) else "float32"
-    by_table = {**dict.fromkeys(names, default), **({} if isinstance(given, str) else given)}
+    by_table = dict.fromkeys(names, default)
+    if not isinstance(given, str):
+        by_table.update(given)
     for name, dtype in by_table.items():
         if name not in names:
             raise ConfigError(f"`rows_dtype` names table {name!r}, which does not exist: {nearest(name, names)}")

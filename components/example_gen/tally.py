@@ -203,6 +203,7 @@ class Tally:
 
     def facts(self, settings: Settings) -> Json:
         """Return the counts as a report shows them."""
+        histories = {"history_too_short": self.short, "in_no_history": self.unlisted} if settings.histories else {}
         return {
             "files": self.files,
             "files_without_rows": self.files_without_rows,
@@ -214,7 +215,7 @@ class Tally:
             ],
             "set_aside": {"rows": self.bad.count, "first": self.bad.first},
             "in_neither_split": self.outside,
-            **({} if settings.histories is None else {"history_too_short": self.short, "in_no_history": self.unlisted}),
+            **histories,
             "splits": self.kept,
             "label_values": {name: labels.values for name, labels in self.labels.items()},
             "mixed_whole_numbers": {

@@ -207,7 +207,9 @@ def prove(
     rules = [_REAL] * len(rows) + [f"{edge.feature}: {edge.rule}" for edge in edges]
     tensors, kept = named_inputs(columns_of(trained.config, trained.dense), every)
     # Two processes, and never one for both: TensorFlow shares vocabularies of the same file name within a process.
-    requests: dict[str, Inputs] = {_SERVED: every, _VECTORS: every, **({_RAW: tensors} if kept else {})}
+    requests: dict[str, Inputs] = {_SERVED: every, _VECTORS: every}
+    if kept:
+        requests[_RAW] = tensors
     with ThreadPoolExecutor(max_workers=2) as pool:
         judging = None if evaluated is None else pool.submit(score_signatures, evaluated, {_SERVED: every})
         if top_k is None or not is_two_tower(trained.model):

@@ -257,16 +257,18 @@ class PipelineStep:
         column = tf.TensorSpec([rows, 1], tf.float32)
         lengths = [length_name(feature.name) for feature in config.features if feature.max_sequence_length]
         number = tf.TensorSpec([rows, 1], tf.int32)
-        softmax = {CANDIDATE: number, LOG_Q: column, COMPETES: number}
-        return {
-            **({"softmax": softmax} if self.training.softmax else {}),
-            **({"lengths": dict.fromkeys(lengths, column)} if lengths else {}),
+        batch: dict[str, object] = {
             "ids": {feature.name: tf.RaggedTensorSpec([rows, None], tf.int64) for feature in config.features},
             "dense": dict.fromkeys(self.dense, column),
             "label": tf.TensorSpec([rows, len(self.tasks)], tf.float32),
             "weight": column,
             "rows": tf.TensorSpec([], tf.int32),
         }
+        if self.training.softmax:
+            batch["softmax"] = {CANDIDATE: number, LOG_Q: column, COMPETES: number}
+        if lengths:
+            batch["lengths"] = dict.fromkeys(lengths, column)
+        return batch
 
 
 # Traces the training step into the program that a TPU of a given topology would run.

@@ -32,14 +32,15 @@ def dense_inputs(config: EmbeddingConfig, dense: tuple[str, ...], tasks: Sequenc
         [feature.name, config.table_of(feature.name).dim, feature.max_sequence_length] for feature in config.features
     ]
     combined = [feature.name for feature in config.features if not feature.max_sequence_length]
-    classes = {task.name: list(task.classes) for task in tasks if task.is_multiclass}
-    return {
+    described = {
         "features": features,
         "dense": list(dense),
         "combiners": {name: config.table_of(name).combiner for name in combined},
         "tasks": [[task.name, task.kind, task.source] for task in tasks],
-        **({"classes": classes} if classes else {}),
     }
+    if classes := {task.name: list(task.classes) for task in tasks if task.is_multiclass}:
+        described["classes"] = classes
+    return described
 
 
 def start_dense(

@@ -85,11 +85,10 @@ class TpuRequest:
                 f"`training.topology` is {self.name!r}, {self.hosts} hosts: a task of Kubeflow Pipelines is one pod, "
                 "so one host; take a slice of one host, or compile for vertex."
             )
-        return {
-            "cloud.google.com/gke-tpu-accelerator": self.label,
-            # A slice of one chip has no topology label.
-            **({"cloud.google.com/gke-tpu-topology": self.topology} if self.chips_per_host > 1 else {}),
-        }
+        labels = {"cloud.google.com/gke-tpu-accelerator": self.label}
+        if self.chips_per_host > 1:
+            labels["cloud.google.com/gke-tpu-topology"] = self.topology
+        return labels
 
 
 def tpu_request(name: str, *, machine_type: str | None = None, topology: str | None = None) -> TpuRequest:

@@ -124,7 +124,8 @@ def _features(features: Sequence[Guess], names: Mapping[str, str]) -> Iterator[s
             yield f"  {role}:"
         for guess in chosen:
             name = names[guess.column]
-            given = {"name": name, **({} if name == guess.column else {"column": guess.column}), **guess.options}
+            column = {} if name == guess.column else {"column": guess.column}
+            given = {"name": name, **column, **guess.options}
             yield _with_comment(f"    - {_flow(name if set(given) == {'name'} else given)}", f"guess: {guess.why}")
 
 

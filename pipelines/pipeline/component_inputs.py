@@ -8,7 +8,7 @@ from components.example_gen.settings import CsvFormat, Settings
 from components.shadow.shadow_section import log_sizes
 from embedding_core.config import InitializerConfig
 from embedding_core.errors import ConfigError
-from embedding_core.planning.table_overrides import TableSettings
+from embedding_core.planning.table_overrides import TableOverrides, TableSettings
 from embedding_core.planning.topology import named_topology
 from embedding_core.quality_rules import RankingProtocol, RankingSettings, Rules, main_metric
 from embedding_core.schema import Json
@@ -65,8 +65,8 @@ def table_overrides(config: PipelineConfig) -> dict[str, TableSettings]:
     tables = {"*": every.replace(optimizer=config.training.table_optimizer)}
     for feature in config.features.categorical:
         limits = config.vocabularies.get(feature.vocabulary_name, _DEFAULT_LIMITS)
-        table = config.tables.get(feature.table_name)
-        tables[feature.table_name] = TableSettings(oov_rows=limits.oov_rows, **(table.given() if table else {}))
+        table = config.tables.get(feature.table_name, TableOverrides())
+        tables[feature.table_name] = TableSettings(oov_rows=limits.oov_rows, **table.given())
     return tables
 
 

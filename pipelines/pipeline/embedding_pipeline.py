@@ -119,8 +119,8 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         features=component_inputs.counted_features(config),
         vocabularies=component_inputs.vocabulary_limits(config),
         evolution=config.vocabulary_evolution,
-        **({"transform_graph": transform.outputs["transform_graph"]} if _after_transform(config) else {}),
-        **({"base_vocabularies": known[0].outputs["result"]} if known else {}),
+        transform_graph=transform.outputs["transform_graph"] if _after_transform(config) else None,
+        base_vocabularies=_result(known),
     )
     tables = _table_config_gen(config, previous, target, vocabulary_gen, transform, checkpoint)
     inputs = {
@@ -133,12 +133,12 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         transform_graph=transform.outputs["transform_graph"],
         schema=schema,
         model=config.model.module,
-        **({"run_fn": config.model.run_fn} if config.model.run_fn else {}),
+        run_fn=config.model.run_fn or "components.trainer.run.run_fn",
         custom_config={**component_inputs.trainer_config(config), **(target.vertex_job or {})},
         code_fingerprint=code_fingerprint(config, "trainer"),
         resume_dir=target.resume_dir,
         training_steps=target.training_steps,
-        **({"warm_start": loader[0].outputs["embedding_checkpoint"]} if loader else {}),
+        warm_start=loader[0].outputs["embedding_checkpoint"] if loader else None,
         **inputs,
     ).with_id("EmbeddingTrainer")
     nonfinite = config.training.nonfinite_rows
@@ -213,14 +213,14 @@ def _table_config_gen(
             "custom_config": component_inputs.trainer_config(config),
             "training_steps": target.training_steps,
             "code_fingerprint": code_fingerprint(config, "table_config_gen"),
-            **({"base_table_configs": known[0].outputs["result"]} if known else {}),
+            "base_table_configs": _result(known),
         }
     node = TableConfigGen(
         vocabularies=vocabulary_gen.outputs["vocabularies"],
         features=component_inputs.vocabulary_features(config),
         tables=component_inputs.table_overrides(config),
         topology=component_inputs.planned_topology(config),
-        **({"earlier_checkpoint": checkpoint[0].outputs["result"]} if checkpoint else {}),
+        earlier_checkpoint=_result(checkpoint),
         **limits,
     )
     return [*known, node]
@@ -239,8 +239,8 @@ def _transform(
         schema=schema,
         preprocessing_fn=config.preprocessing_fn or "pipelines.preprocessing.preprocessing_fn",
         custom_config=_transform_config(config),
-        **({"base_checkpoint": checkpoint[0].outputs["result"]} if checkpoint and keeps_ranges else {}),
-        **({"base_transform_graph": kept[0].outputs["result"]} if kept else {}),
+        base_checkpoint=_result(checkpoint) if keeps_ranges else None,
+        base_transform_graph=_result(kept),
     )
 
 
@@ -255,7 +255,7 @@ def _evaluator(
         "examples": examples,
         "model": trainer.outputs["model"],
         "eval_config": eval_config(config, has_baseline=bool(baseline)),
-        **({"baseline_model": baseline[0].outputs["result"]} if baseline else {}),
+        "baseline_model": _result(baseline),
     }
     if config.evaluation.engine == "tfma":
         return TfmaEvaluator(example_splits=["eval"], **given)
@@ -294,6 +294,10 @@ def _trainer_class(target: RunTarget) -> Any:
     from components.trainer.vertex import VertexEmbeddingTrainer  # it loads Google's clients
 
     return VertexEmbeddingTrainer
+
+
+def _result(importers: Sequence[BaseNode]) -> types.BaseChannel | None:
+    return importers[0].outputs["result"] if importers else None
 
 
 def _after_transform(config: PipelineConfig) -> bool:

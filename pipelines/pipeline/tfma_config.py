@@ -74,7 +74,7 @@ def _metrics_spec(config: PipelineConfig, task: Task, has_baseline: bool) -> Met
         threshold = config.evaluation.thresholds.get(metric_name(config.tasks, task, name))
         bounds = None if threshold is None else _threshold(name, threshold, has_baseline)
         has_bounds = bounds is not None and bounds != MetricThreshold()
-        metrics.append(_named(name, **({"per_slice_thresholds": [_over_all_rows(bounds)]} if has_bounds else {})))
+        metrics.append(_named(name, per_slice_thresholds=[_over_all_rows(bounds)] if has_bounds else []))
     return MetricsSpec(metrics=metrics, output_names=[task.name] if len(config.tasks) > 1 else [])
 
 

@@ -75,7 +75,8 @@ BESIDE = {
         "training": {"softmax": "item"},
     },
 }
-SCHEMA = config_schema()
+KEYS = {*config_schema()["properties"], *(key for keys in ROOMS.values() for key in keys)}
+EXPECTED = "no file has this name|file does not exist|belongs to the optional part"
 BLOCKS = [block for page in pages() for block in blocks_of(page)]
 SCRIPT = re.compile(r"(?m)^(?:\.venv/bin/)?python3? (\S+\.py)\b")
 OPTIONAL = re.compile(r"--[a-z][a-z-]*")
@@ -93,7 +94,7 @@ def sections(block):
         values = yaml.safe_load(block.text)
     except yaml.YAMLError:
         return None
-    return values if isinstance(values, dict) and values and set(values) <= set(SCHEMA["properties"]) else None
+    return values if isinstance(values, dict) and values and set(values) <= KEYS else None
 
 
 def kind(block):
@@ -185,7 +186,7 @@ def configurations(text):
 
 
 def mistakes_of(values, beside, path):
-    """Return the mistakes of a configuration, except that its files are not here."""
+    """Return the mistakes of a configuration, except that its files, or optional rooms, are not here."""
     values = {**MINIMAL, **beside, **values}
     if "labels" in values:
         del values["label"]
@@ -195,9 +196,7 @@ def mistakes_of(values, beside, path):
     try:
         load_config(path)
     except ConfigError as error:
-        return [
-            line for line in str(error).splitlines() if not re.search("no file has this name|file does not exist", line)
-        ]
+        return [line for line in str(error).splitlines() if not re.search(EXPECTED, line)]
     return []
 
 
