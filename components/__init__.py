@@ -14,7 +14,6 @@ _HOMES = {
     "Evaluator": "components.evaluator",
     "ExampleGen": "components.example_gen",
     "QualityGate": "components.quality_gate",
-    "Shadow": "components.shadow",
     "StatisticsGen": "components.statistics_gen",
     "TableConfigGen": "components.table_config_gen",
     "TableConfigs": "components.artifacts",

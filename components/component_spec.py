@@ -24,23 +24,16 @@ EARLIER_CHECKPOINT = "earlier_checkpoint"
 EMBEDDING_CHECKPOINT = "embedding_checkpoint"
 EVALUATION = "evaluation"
 EXAMPLES = "examples"
-HEALTH_BLESSING = "health_blessing"
 MODEL = "model"
 MODEL_BLESSING = "model_blessing"
 MODEL_RUN = "model_run"
-PREVIOUS_MODEL = "previous_model"
 PUSHED_MODEL = "pushed_model"
-QUALITY_BLESSING = "quality_blessing"
 SCHEMA = "schema"
-SHADOW_BLESSING = "shadow_blessing"
 STATISTICS = "statistics"
 TABLE_CONFIGS = "table_configs"
 TRANSFORM_GRAPH = "transform_graph"
 VOCABULARIES = "vocabularies"
 WARM_START = "warm_start"
-
-GATE_BLESSINGS = (QUALITY_BLESSING, SHADOW_BLESSING, HEALTH_BLESSING)
-"""The inputs of EmbeddingPusher with a ModelBlessing of this project's components, each with its `reason`."""
 
 # Parameters.
 CODE_FINGERPRINT = "code_fingerprint"
@@ -63,8 +56,6 @@ PREPROCESSING_FN = "preprocessing_fn"
 PUSH_DESTINATION = "push_destination"
 RANKING = "ranking"
 REPUBLISH = "republish"
-REQUESTS = "requests"
-REQUEST_FILES = "request_files"
 RESUME_DIR = "resume_dir"
 ROWS_DTYPE = "rows_dtype"
 RULES = "rules"
@@ -101,15 +92,11 @@ _ARTIFACT_TYPES: Mapping[str, type[types.Artifact]] = {
     EMBEDDING_CHECKPOINT: EmbeddingCheckpoint,
     EVALUATION: standard_artifacts.ModelEvaluation,
     EXAMPLES: standard_artifacts.Examples,
-    HEALTH_BLESSING: standard_artifacts.ModelBlessing,
     MODEL: standard_artifacts.Model,
     MODEL_BLESSING: standard_artifacts.ModelBlessing,
     MODEL_RUN: standard_artifacts.ModelRun,
-    PREVIOUS_MODEL: standard_artifacts.PushedModel,
     PUSHED_MODEL: standard_artifacts.PushedModel,
-    QUALITY_BLESSING: standard_artifacts.ModelBlessing,
     SCHEMA: standard_artifacts.Schema,
-    SHADOW_BLESSING: standard_artifacts.ModelBlessing,
     STATISTICS: standard_artifacts.ExampleStatistics,
     TABLE_CONFIGS: TableConfigs,
     TRANSFORM_GRAPH: standard_artifacts.TransformGraph,

@@ -16,6 +16,8 @@ MEASURES = ("Recall", "NDCG", "MRR", "HitRate")
 LARGEST_K = 1000
 GATE_METRICS = ("Recall@10", "Recall@50")
 """The metrics that QualityGate measures for every retrieval model."""
+QUALITY_FILE = "quality.json"
+"""File of a blessing of QualityGate, with every figure and the outcome of every rule."""
 NOTHING_LEFT_OUT = ", nothing left out"
 """What follows the name of a ranking metric in results of Evaluator, if seen candidates stay in the ranking."""
 RANKING_RULE = f"{', '.join(f'{measure}@K' for measure in MEASURES)}, with a whole number K from 1 to {LARGEST_K}"

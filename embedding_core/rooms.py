@@ -18,6 +18,7 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
     "deltas": ("push.deltas",),
     "new_project": (),
     "parameter_server": ("kubeflow.cluster", "training.strategy=parameter_server"),
+    "shadow": ("shadow",),
     "tpu_compiler": ("--compiler", "--compiler-python", "--sparsecore-python"),
     "triton": (),
 }

@@ -193,6 +193,7 @@ class Section(BaseModel):
 
     Attributes:
       SHORT: key that a lone text sets (``model: ranking`` is ``model: {name: ranking}``); "" for none.
+      PATHS: keys that hold paths or addresses.
     """
 
     model_config = ConfigDict(
@@ -204,6 +205,7 @@ class Section(BaseModel):
         ser_json_inf_nan="constants",  # for fields annotated Any, in which inf and NaN are not refused
     )
     SHORT: ClassVar[str] = ""
+    PATHS: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, **fields: Any) -> None:
         keys = dict(zip(type(self).model_fields, self.keys(), strict=True))

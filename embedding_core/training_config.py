@@ -360,6 +360,7 @@ class WarmStart(_DenseChoices, _RowChoices):
     """
 
     SHORT = "checkpoint"
+    PATHS = ("checkpoint",)
 
     checkpoint: Text
     repeated_data: Literal["error", "train"] = "error"

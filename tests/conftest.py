@@ -39,7 +39,7 @@ LONGEST_FIRST = (
     "components/shadow/test_shadow.py",
     "faults/test_saving.py",
     "embedding_core/deltas/test_deltas.py",
-    "pipelines/commands/test_shadow_command.py",
+    "pipelines/shadow/test_shadow_command.py",
     "components/deltas/test_delta_push.py",
     "components/trainer/test_own_run.py",
     "embedding_core/test_contract.py",

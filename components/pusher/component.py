@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
-from tfx.types.component_spec import ComponentSpec
+from tfx.types import standard_artifacts
+from tfx.types.component_spec import ChannelParameter, ComponentSpec
 
 from components import component_spec as keys
 from components.component_spec import channels, parameters, spec_with_outputs
@@ -35,9 +37,16 @@ class EmbeddingPusherSpec(ComponentSpec):
         keys.EXAMPLES,
         keys.VOCABULARIES,
         keys.TABLE_CONFIGS,
-        optional=[keys.TRANSFORM_GRAPH, keys.SCHEMA, keys.MODEL_BLESSING, *keys.GATE_BLESSINGS],
+        optional=[keys.TRANSFORM_GRAPH, keys.SCHEMA, keys.MODEL_BLESSING],
     )
     OUTPUTS = channels(keys.PUSHED_MODEL)
+
+
+def _spec_class(gates: Iterable[str]) -> type[ComponentSpec]:
+    """Return the spec with an input for the blessing of each gate."""
+    blessing = ChannelParameter(type=standard_artifacts.ModelBlessing, optional=True)
+    inputs = {**EmbeddingPusherSpec.INPUTS, **dict.fromkeys(gates, blessing)}
+    return type(EmbeddingPusherSpec.__name__, (EmbeddingPusherSpec,), {"INPUTS": inputs})
 
 
 class EmbeddingPusher(base_component.BaseComponent):
@@ -71,13 +80,11 @@ class EmbeddingPusher(base_component.BaseComponent):
         transform_graph: types.BaseChannel | None = None,
         schema: types.BaseChannel | None = None,
         model_blessing: types.BaseChannel | None = None,
-        quality_blessing: types.BaseChannel | None = None,
-        shadow_blessing: types.BaseChannel | None = None,
-        health_blessing: types.BaseChannel | None = None,
         push: Push | None = None,
         parity_rows: int = 1000,
         parity_split: str = "eval",
         republish: str | None = None,
+        **gate_blessings: types.BaseChannel | None,
     ) -> None:
         """Construct an EmbeddingPusher.
 
@@ -91,10 +98,6 @@ class EmbeddingPusher(base_component.BaseComponent):
           transform_graph: a channel of `TransformGraph`, for dense features and transformed columns.
           schema: a channel of `Schema`; needed if dense features are raw columns, without a transform graph.
           model_blessing: a channel of `ModelBlessing`, from TFX's Evaluator; a model that is not blessed is not pushed.
-          quality_blessing: a channel of `ModelBlessing`, from QualityGate; a model that is not blessed is not pushed,
-            and QualityGate's reason is recorded.
-          shadow_blessing: a channel of `ModelBlessing`, from Shadow; the same.
-          health_blessing: a channel of `ModelBlessing`, from TableHealth; the same.
           push: `tolerance` (absolute for values below 1, relative above), `keep_last` (number of versions to keep),
             `rows_dtype` (type of the served rows, or types by table), `top_k` (answers of a retrieval model) and the
             keys of optional rooms; its `destination` is ignored. None means `Push()`.
@@ -102,15 +105,21 @@ class EmbeddingPusher(base_component.BaseComponent):
           parity_split: the split that these rows are taken from.
           republish: any text. A new text makes the cache miss, so that a model is pushed again if its version was
             removed, or is not the newest any more.
+          gate_blessings: channels of `ModelBlessing`, each named `<gate>_blessing`, such as `quality_blessing` from
+            QualityGate and `health_blessing` from TableHealth. A model that one of them does not bless is not pushed,
+            and the reasons of all are recorded.
 
         Raises:
-          ConfigError: `parity_rows` is less than 1.
+          ConfigError: `parity_rows` is less than 1, or an argument is unknown.
         """
+        for name in gate_blessings:
+            if not name.endswith(f"_{keys.BLESSING}"):
+                raise ConfigError(f"EmbeddingPusher has no argument {name!r}: name a gate's blessing <gate>_blessing.")
         if parity_rows < 1:
             raise ConfigError(f"`parity_rows` of EmbeddingPusher is {parity_rows!r}: it must be at least 1.")
         push = push or Push()
         spec = spec_with_outputs(
-            EmbeddingPusherSpec,
+            _spec_class(gate_blessings),
             model=model,
             model_run=model_run,
             examples=examples,
@@ -119,9 +128,7 @@ class EmbeddingPusher(base_component.BaseComponent):
             transform_graph=transform_graph,
             schema=schema,
             model_blessing=model_blessing,
-            quality_blessing=quality_blessing,
-            shadow_blessing=shadow_blessing,
-            health_blessing=health_blessing,
+            **gate_blessings,
             push_destination=push_destination,
             tolerance=push.tolerance,
             keep_last=push.keep_last,

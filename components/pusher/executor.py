@@ -29,7 +29,7 @@ from embedding_core.errors import CheckpointError, NonfiniteError
 from embedding_core.rooms import hooks
 from embedding_core.rows_dtype import dtypes_of_tables
 from embedding_core.schema import Json
-from embedding_core.shadow.request_rows import Public
+from embedding_core.serving import public_facts
 from embedding_core.storage import is_remote, scratch_folder
 from embedding_core.top_k_config import TopK
 
@@ -74,10 +74,10 @@ class Executor(ComponentExecutor, PusherExecutor):
         _put(pushed, **form.properties(published, facts))
 
     def _missed(self, execution: Execution) -> list[str]:
-        """Return why the model is not blessed, one sentence per component that refused it; empty if it is blessed."""
+        """Return why the model is not blessed, the reason of each gate that refused it; empty if it is blessed."""
         reasons = [] if self.CheckBlessing(execution.inputs) else ["the Evaluator's thresholds were not met."]
-        for key in keys.GATE_BLESSINGS:
-            for blessing in execution.inputs.get(key, ()):
+        for key in sorted(key for key in execution.inputs if key.endswith(f"_{keys.BLESSING}")):
+            for blessing in execution.inputs[key] if key != keys.MODEL_BLESSING else ():
                 if not self.CheckBlessing({keys.MODEL_BLESSING: [blessing]}):
                     reasons.append(blessing.get_string_custom_property("reason") or f"`{key}` is a refusal.")
         return reasons
@@ -114,7 +114,7 @@ class Executor(ComponentExecutor, PusherExecutor):
             "top_k": top_k.to_mapping(),
             "rows_dtype": dtypes,
             "vocabularies": dict(trained.digests),
-            "public": Public.of(trained.config).to_json(),
+            "public": public_facts(trained.config),
             "sources": sources,
             "identity": identity,
         }

@@ -26,6 +26,7 @@ class Push(Section):
     """
 
     SHORT = "destination"
+    PATHS = ("destination",)
 
     destination: Text | None = None
     tolerance: NonNegative = 1e-5

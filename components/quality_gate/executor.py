@@ -21,11 +21,9 @@ from embedding_core.evaluation import (
     measure_retrieval,
     score_labels,
 )
-from embedding_core.quality_rules import GATE_METRICS, Rules
+from embedding_core.quality_rules import GATE_METRICS, QUALITY_FILE, Rules
 from embedding_core.schema import Json
 from embedding_core.training.finished_run import restore_run
-
-QUALITY_FILE = "quality.json"
 
 
 class Executor(ComponentExecutor, base_executor.BaseExecutor):

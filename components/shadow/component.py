@@ -6,19 +6,22 @@ import json
 
 from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
-from tfx.types.component_spec import ComponentSpec
+from tfx.types import standard_artifacts
+from tfx.types.component_spec import ChannelParameter, ComponentSpec
 
 from components import component_spec as keys
 from components.component_spec import channels, parameters, spec_with_outputs
-from components.shadow.executor import Executor
-from components.shadow.shadow_section import Shadow as Section
+from components.shadow.executor import PREVIOUS_MODEL, REQUEST_FILES, REQUESTS, Executor
+from components.shadow.keys import Shadow as Section
 
 
 class ShadowSpec(ComponentSpec):
     """Inputs, parameters and outputs of Shadow."""
 
-    PARAMETERS = parameters({keys.REQUESTS: str, keys.RULES: str}, optional={keys.REQUEST_FILES: str})
-    INPUTS = channels(keys.MODEL, keys.TABLE_CONFIGS, optional=[keys.PREVIOUS_MODEL])
+    PARAMETERS = parameters({REQUESTS: str, keys.RULES: str}, optional={REQUEST_FILES: str})
+    INPUTS = channels(keys.MODEL, keys.TABLE_CONFIGS) | {
+        PREVIOUS_MODEL: ChannelParameter(type=standard_artifacts.PushedModel, optional=True)
+    }
     OUTPUTS = channels(keys.BLESSING)
 
 

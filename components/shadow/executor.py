@@ -9,14 +9,15 @@ from components import component_spec as keys
 from components import progress
 from components.artifact_files import read_embedding_config
 from components.base_executor import ComponentExecutor, Execution
+from components.shadow.keys import SHADOW_FILE, log_sizes
 from components.shadow.request_log import read_requests
-from components.shadow.shadow_section import log_sizes
 from embedding_core.schema import Json
 from embedding_core.shadow.replay import replay
 from embedding_core.shadow.request_rows import Public
-from embedding_core.shadow_rules import ShadowRules
+from embedding_core.shadow.shadow_rules import ShadowRules
 
-SHADOW_FILE = "shadow.json"
+PREVIOUS_MODEL, REQUESTS, REQUEST_FILES = "previous_model", "requests", "request_files"
+"""Keys of an input and of parameters."""
 _NOTHING = "nothing was pushed yet that the model can be compared with."
 
 
@@ -31,10 +32,10 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
         Raises:
           EmbeddingError: the log is missing or damaged, or a model does not load.
         """
-        files = log_sizes(execution.properties[keys.REQUESTS])
+        files = log_sizes(execution.properties[REQUESTS])
         execution.files_read.extend({"path": file["path"], "size": file["size"]} for file in files)
         figures: Json = {"passed": True, "reason": "", "note": _NOTHING}
-        if execution.inputs.get(keys.PREVIOUS_MODEL):
+        if execution.inputs.get(PREVIOUS_MODEL):
             figures = _replayed(execution)
         execution.bless(
             blessed=figures["passed"],
@@ -49,9 +50,9 @@ def _replayed(execution: Execution) -> Json:
     """Replay the requests, and return the figures."""
     config = read_embedding_config(execution.uri(keys.TABLE_CONFIGS))
     return replay(
-        execution.uri(keys.PREVIOUS_MODEL),
+        execution.uri(PREVIOUS_MODEL),
         path_utils.serving_model_path(execution.uri(keys.MODEL)),
-        read_requests(execution.properties[keys.REQUESTS]),
+        read_requests(execution.properties[REQUESTS]),
         ShadowRules.from_mapping(execution.json(keys.RULES)),
         Public.of(config),
         lambda done: progress.report("Shadow", done, None, unit="requests"),

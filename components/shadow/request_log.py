@@ -12,7 +12,7 @@ from typing import IO, Any, cast
 from google.protobuf.message import DecodeError
 
 from components.artifact_files import read_records
-from components.shadow.shadow_section import log_files
+from components.shadow.keys import log_files
 from embedding_core.errors import DataError
 from embedding_core.shadow.replay import Request
 from embedding_core.storage import bounds, open_file

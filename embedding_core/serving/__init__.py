@@ -3,7 +3,7 @@
 from embedding_core.serving.export import export_embeddings, export_model
 from embedding_core.serving.request_tensors import named_inputs
 from embedding_core.serving.serving_module import ExportForm, columns_of
-from embedding_core.serving.synthetic_requests import private_sources, synthetic_rows
+from embedding_core.serving.synthetic_requests import public_facts, synthetic_rows
 
 __all__ = [
     "ExportForm",
@@ -11,6 +11,6 @@ __all__ = [
     "export_embeddings",
     "export_model",
     "named_inputs",
-    "private_sources",
+    "public_facts",
     "synthetic_rows",
 ]

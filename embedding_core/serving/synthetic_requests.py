@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from embedding_core.columns import DenseInputs
 from embedding_core.config import ColumnConfig, EmbeddingConfig
+from embedding_core.schema import Json
 from embedding_core.serving.serving_module import columns_of
 
 Value: TypeAlias = "bytes | int | float"
@@ -57,7 +58,7 @@ def _values(
     values: dict[str, Sequence[Value]] = {
         name: _numbers(spec[name].dtype, count) for name in columns_of(config, dense).inputs.values() if name in spec
     }
-    private = private_sources(config)
+    private = _private_sources(config)
     for feature in config.features:
         column = feature.column or ColumnConfig(name=feature.name, dtype="int64", multivalent=True)
         if column.after_transform:
@@ -73,7 +74,22 @@ def _values(
     return values
 
 
-def private_sources(config: EmbeddingConfig) -> set[str]:
+def public_facts(config: EmbeddingConfig) -> Json:
+    """Return what of a request and its answer may be shown: `columns` by name, and whether tokens of `answers` may be.
+
+    A column is public if neither it nor its vocabulary is private; tokens of answers, if nothing is.
+    """
+    private = _private_sources(config)
+    names = {
+        feature.column.name
+        for feature in config.features
+        if feature.column is not None
+        and not {feature.column.name, f"vocabulary {config.table_of(feature.name).vocabulary}"} & private
+    }
+    return {"columns": sorted(names), "answers": not private}
+
+
+def _private_sources(config: EmbeddingConfig) -> set[str]:
     """Collect the private columns, and their vocabularies as "vocabulary <name>"."""
     owners = [feature for feature in config.features if feature.column is not None and feature.column.private]
     columns = {feature.column.name for feature in owners if feature.column is not None}

@@ -25,7 +25,7 @@ from embedding_core.shadow.answer_differences import Distribution, Tally, compar
 from embedding_core.shadow.answering import array_of, read_message, write_message
 from embedding_core.shadow.request_rows import Public, RequestRows
 from embedding_core.shadow.shadow_report import ShadowReport, VersionFigures
-from embedding_core.shadow_rules import ShadowRules
+from embedding_core.shadow.shadow_rules import ShadowRules
 
 # Holds one version of a model in a process of its own, and sends it requests.
 

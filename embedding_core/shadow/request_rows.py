@@ -16,7 +16,7 @@ from embedding_core.columns import MISSING, input_name
 from embedding_core.config import EmbeddingConfig
 from embedding_core.display import shown_token
 from embedding_core.schema import Json
-from embedding_core.serving import private_sources
+from embedding_core.serving import public_facts
 
 Value: TypeAlias = "bytes | int | float"
 _EXAMPLES = "examples"
@@ -39,13 +39,7 @@ class Public:
     @classmethod
     def of(cls, config: EmbeddingConfig) -> Public:
         """Return the columns of features that are not private, neither by their vocabulary nor by their column."""
-        private = private_sources(config)
-        names = set()
-        for feature in config.features:
-            vocabulary = config.table_of(feature.name).vocabulary
-            if feature.column is not None and not {feature.column.name, f"vocabulary {vocabulary}"} & private:
-                names.add(feature.column.name)
-        return cls(frozenset(names), not private)
+        return cls.from_json(public_facts(config))
 
     @classmethod
     def from_json(cls, values: Json) -> Public:

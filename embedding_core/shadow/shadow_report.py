@@ -9,7 +9,7 @@ from embedding_core.errors import nearest
 from embedding_core.evaluation import Check
 from embedding_core.schema import Json
 from embedding_core.shadow.answer_differences import Distribution, OutputTally
-from embedding_core.shadow_rules import LatencyBounds, OutputBounds, ShadowRules
+from embedding_core.shadow.shadow_rules import LatencyBounds, OutputBounds, ShadowRules
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from pipelines.cluster.kubeflow_spec import Spec, kubernetes_name
 from pipelines.cluster.tpu_request import TpuRequest, tpu_request
 from pipelines.config import Kubeflow, PipelineConfig
 from pipelines.config.data import is_address
+from pipelines.pipeline.gates import gates
 
 Target: TypeAlias = Literal["vertex", "kubeflow"]
 
@@ -63,15 +64,10 @@ def check_compile(config: PipelineConfig, target: Target) -> Kubeflow:
 
 def _check_addresses(config: PipelineConfig) -> None:
     """Check that addresses mean the same in all containers; words such as "pushed" need this machine's metadata."""
-    addresses = {
-        "data.path": config.data.path,
-        "push.destination": config.push_destination,
-        "warm_start.checkpoint": config.warm_start.checkpoint if config.warm_start else None,
-        "vocabulary_evolution.base": config.vocabulary_evolution.base if config.vocabulary_evolution else None,
-        "evaluation.baseline": config.evaluation.baseline,
-        "shadow.requests": config.shadow.requests if config.shadow else None,
-        "shadow.against": config.shadow.against if config.shadow else None,
+    given = {
+        f"{name}.{key}": getattr(section, key) for name, section in config.sections.items() for key in section.PATHS
     }
+    addresses = {**given, "push.destination": config.push_destination}
     wrong = [(key, value) for key, value in addresses.items() if value is not None and not is_address(value)]
     if wrong:
         raise ConfigError(
@@ -97,11 +93,9 @@ def task_names(config: PipelineConfig) -> list[str]:
     """Return the tasks that run in a container; a test compares them with those of `create_pipeline`."""
     before = ["ExampleGen", "StatisticsGen", "SchemaGen", "ExampleValidator", "Transform", "VocabularyGen"]
     loader = [] if config.warm_start is None else ["CheckpointLoader"]
-    health = [] if config.health is None else ["TableHealth"]
-    shadow = [] if config.shadow is None else ["Shadow"]
-    gates = [*health, "QualityGate", *shadow, "Evaluator"]
+    judging = [*(gate.node for gate in gates() if gate.is_on(config)), "Evaluator"]
     return [
-        *before, "TableConfigGen", *loader, "EmbeddingTrainer", "CheckpointRetriever", *gates, "EmbeddingPusher",
+        *before, "TableConfigGen", *loader, "EmbeddingTrainer", "CheckpointRetriever", *judging, "EmbeddingPusher",
     ]  # fmt: skip
 
 

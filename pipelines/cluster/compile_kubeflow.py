@@ -28,6 +28,7 @@ from pipelines.config.yaml_text import yaml_documents
 from pipelines.console.terminal import write_output
 from pipelines.pipeline import component_inputs
 from pipelines.pipeline.embedding_pipeline import create_pipeline
+from pipelines.pipeline.gates import Gate, gates
 from pipelines.pipeline.run_target import PreviousRun, RunTarget, beam_args
 
 _TRAINER = "EmbeddingTrainer"
@@ -129,12 +130,18 @@ def _parameters(config: PipelineConfig, backend: Kubeflow) -> Parameters:
         given.append(("base_vocabularies", str, base, "Vocabularies that the new ones come out of"))
     if config.evaluation.baseline is not None:
         given.append(("baseline", str, config.evaluation.baseline, "Model that the evaluation compares with"))
-    if config.shadow is not None:
-        given.append(("previous_model", str, config.shadow.against, "version that requests are also replayed on"))
+    for gate in gates():
+        if (version := gate.version(config)) is not None:
+            given.append((_parameter(gate), str, version, f"version that {gate.node} compares with"))
     parameter = tfx.dsl.experimental.RuntimeParameter
     return {
         name: parameter(name=name, ptype=kind, default=value, description=text) for name, kind, value, text in given
     }
+
+
+def _parameter(gate: Gate) -> str:
+    """Name the parameter with the version that a gate compares with."""
+    return gate.compares_with.replace(".", "_")
 
 
 def _previous(parameters: Parameters) -> PreviousRun:
@@ -142,7 +149,7 @@ def _previous(parameters: Parameters) -> PreviousRun:
         checkpoint=parameters.get("warm_start"),
         vocabularies=parameters.get("base_vocabularies"),
         baseline=parameters.get("baseline"),
-        shadowed=parameters.get("previous_model"),
+        versions={gate.compares_with: parameters[name] for gate in gates() if (name := _parameter(gate)) in parameters},
     )
 
 

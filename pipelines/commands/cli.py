@@ -22,7 +22,6 @@ from pipelines.commands import (
     metadata_command,
     plan_command,
     run_command,
-    shadow_command,
     version_command,
 )
 from pipelines.commands.run_command import show_warnings
@@ -296,7 +295,6 @@ app.add_typer(metadata_command.app, name="metadata")
 version_command.register(app)
 compare_command.register(app)
 plan_command.register(app)
-shadow_command.register(app)
 for _room in hooks("pipelines", "command"):
     _room.register(app)
 

@@ -42,6 +42,7 @@ class Data(CsvFormat):
     """
 
     SHORT = "path"
+    PATHS = ("path",)
 
     path: Text
     format: DataFormat | None = None
@@ -169,6 +170,17 @@ _ADDRESS = re.compile(r"\w[\w+.-]*://[^/]")
 def is_address(path: str) -> bool:
     """Return whether every machine of a cluster can reach the path: `gs://bucket/x`, not `gs://` alone."""
     return bool(_ADDRESS.match(path))
+
+
+_PATTERN_SIGNS = "*?[\\"
+
+
+def literal_mistakes(key: str, value: str | None) -> Mistakes:
+    """Refuse an address that TFX, or TensorFlow when it loads a model, would take for a pattern of files."""
+    sign = next((sign for sign in _PATTERN_SIGNS if sign in (value or "")), None)
+    if sign is not None:
+        rule = f"TFX and TensorFlow take its {sign!r} for a pattern, and would read other files"
+        yield key, f"is {value!r}: {rule}; give a folder without any of * ? [ and backslash."
 
 
 def resolve(path: str, folder: str) -> str:

@@ -154,5 +154,6 @@ class VocabularyEvolution(Evolution):
     """
 
     SHORT = "base"
+    PATHS = ("base",)
 
     base: Text

@@ -388,27 +388,16 @@ def _sound_sections(values: Mapping[str, Any], spoilt: set[str]) -> PipelineConf
 
 
 def _with_absolute_paths(config: PipelineConfig, folder: str, problems: list[Problem]) -> PipelineConfig:
-    def absolute(section: Any, *path: str) -> Any:
-        """Return the section (or text) with its path resolved; None and words for a previous run are kept."""
-        field = path[-1] if len(path) > 1 else None
-        value = getattr(section, field) if field and section is not None else section
-        if value is None or value in WORDS:
-            return section
-        try:
-            value = resolve(value, folder)
-        except ConfigError as error:
-            problems.append(Problem(path, str(error)))
-        return section.model_copy(update={field: value}) if field else value
+    def absolute(section: Section, *keys: str) -> dict[str, str]:
+        """Return the paths of the section, resolved; None and words for a previous run are left out."""
+        found = {key: getattr(section, key) for key in section.PATHS}
+        paths = {key: value for key, value in found.items() if value is not None and value not in WORDS}
+        for key, value in paths.items():
+            try:
+                paths[key] = resolve(value, folder)
+            except ConfigError as error:
+                problems.append(Problem((*keys, key), str(error)))
+        return paths
 
-    paths = {
-        "data": "path",
-        "push": "destination",
-        "evaluation": "baseline",
-        "vocabulary_evolution": "base",
-        "warm_start": "checkpoint",
-    }
-    sections = {key: absolute(getattr(config, key), key, field) for key, field in paths.items()}
-    for field in ("requests", "against"):
-        sections["shadow"] = absolute(sections.get("shadow", config.shadow), "shadow", field)
-    texts = {key: absolute(getattr(config, key), key) for key in ("work_dir", "metadata", "python_path")}
-    return config.model_copy(update={**sections, **texts})
+    sections = {key: section.model_copy(update=absolute(section, key)) for key, section in config.sections.items()}
+    return config.model_copy(update={**sections, **absolute(config)})

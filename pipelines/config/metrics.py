@@ -147,6 +147,8 @@ class Evaluation(RankingProtocol):
         goes row by row on Beam. Both write the same files, with figures that differ by less than 1e-6.
     """
 
+    PATHS = ("baseline",)
+
     metrics: Listed[_Metric] | None = None
     slices: Listed[_Slice] = ()
     thresholds: ByName[Threshold] = Field(default_factory=dict)

@@ -11,7 +11,6 @@ from pydantic import AfterValidator, Field
 from components.example_gen.row_selection import RowFilter, Split, SplitByHash
 from components.example_gen.settings import Columns, Label
 from components.pusher.push_section import Push
-from components.shadow.shadow_section import Shadow
 from embedding_core.errors import ConfigError
 from embedding_core.health.judgement import Health
 from embedding_core.planning.table_overrides import TableOverrides
@@ -192,7 +191,6 @@ class PipelineConfig(Section):
       evaluation: how the model is judged.
       health: how healthy the embedding tables must be for a push; null does not measure them.
       warm_start: checkpoint that the model starts from; null starts from initial rows.
-      shadow: recorded requests that are replayed before a push, and bounds; null leaves Shadow out of the pipeline.
       push: destination of the served model.
       follow: how `tfx-embeddings follow` runs the pipeline on spans as they arrive.
       kubeflow: settings for Kubeflow Pipelines or Vertex AI; null if the pipeline is not compiled for them.
@@ -207,6 +205,7 @@ class PipelineConfig(Section):
         folder.
     """
 
+    PATHS = ("work_dir", "metadata", "python_path")
     FROM_THE_FILE: ClassVar[tuple[str, ...]] = ("name", "work_dir", "python_path")  # the loader fills them in
 
     name: Name
@@ -229,7 +228,6 @@ class PipelineConfig(Section):
     evaluation: Evaluation = Field(default_factory=Evaluation)
     health: Health | None = Field(default_factory=Health)
     warm_start: WarmStart | None = None
-    shadow: Shadow | None = None
     push: Push = Field(default_factory=Push)
     follow: Follow = Field(default_factory=Follow)
     kubeflow: Kubeflow | None = None
@@ -247,6 +245,12 @@ class PipelineConfig(Section):
                 Task(name=name)
             except ConfigError:
                 yield f"labels.{name}", f"is a label named {name!r}: a name must be {NAME_RULE}."
+
+    @property
+    def sections(self) -> Mapping[str, Section]:
+        """The sections that are given, by key."""
+        values = {key: getattr(self, key) for key in type(self).model_fields}
+        return {key: value for key, value in values.items() if isinstance(value, Section)}
 
     @property
     def targets(self) -> Mapping[str, Label]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from components.example_gen.settings import EXTENSIONS, format_of
-from components.shadow.shadow_section import log_files
 from embedding_core.errors import ConfigError, nearest
 from embedding_core.rooms import hooks
 from embedding_core.schema import Mistakes
 from pipelines.config.column_rules import COLUMN_RULES, HISTORY_RULES, column_uses, label_columns, label_paths
-from pipelines.config.data import data_files, missing_spans
+from pipelines.config.data import data_files, literal_mistakes, missing_spans
 from pipelines.config.metadata_server import MetadataServer, is_server
 from pipelines.config.pipeline_config import BUILT_IN_MODELS, RETRIEVAL_MODELS, PipelineConfig
 from pipelines.config.user_modules import (
@@ -23,39 +22,19 @@ from pipelines.config.user_modules import (
     parse_module,
 )
 
-# Checks where versions are pushed, in which form, and which requests and versions they are compared with.
-
-_PATTERN_SIGNS = "*?[\\"
-
-
-def _literal(path: str, value: str | None) -> Mistakes:
-    """Refuse an address that TFX, or TensorFlow when it loads a model, would take for a pattern of files."""
-    sign = next((sign for sign in _PATTERN_SIGNS if sign in (value or "")), None)
-    if sign is not None:
-        rule = f"TFX and TensorFlow take its {sign!r} for a pattern, and would read other files"
-        yield path, f"is {value!r}: {rule}; give a folder without any of * ? [ and backslash."
+# Checks where versions are pushed, in which form, and which versions they are compared with.
 
 
 def _work_dir_is_literal(config: PipelineConfig) -> Mistakes:
-    yield from _literal("work_dir", config.work_dir)
+    yield from literal_mistakes("work_dir", config.work_dir)
 
 
 def _destination_is_literal(config: PipelineConfig) -> Mistakes:
-    yield from _literal("push.destination", config.push.destination)
-
-
-def _requests_are_there(config: PipelineConfig) -> Mistakes:
-    if config.shadow is None:
-        return
-    yield from _literal("shadow.against", config.shadow.against)
-    try:
-        log_files(config.shadow.requests)
-    except ConfigError as error:
-        yield "shadow.requests", f"is {error}"
+    yield from literal_mistakes("push.destination", config.push.destination)
 
 
 def _baseline_is_literal(config: PipelineConfig) -> Mistakes:
-    yield from _literal("evaluation.baseline", config.evaluation.baseline)
+    yield from literal_mistakes("evaluation.baseline", config.evaluation.baseline)
 
 
 def _tables_of_rows_dtype_exist(config: PipelineConfig) -> Mistakes:
@@ -69,7 +48,6 @@ def _tables_of_rows_dtype_exist(config: PipelineConfig) -> Mistakes:
 VERSION_RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = [
     (frozenset({"work_dir"}), _work_dir_is_literal),
     (frozenset({"push"}), _destination_is_literal),
-    (frozenset({"shadow"}), _requests_are_there),
     (frozenset({"evaluation"}), _baseline_is_literal),
     (frozenset({"features", "push"}), _tables_of_rows_dtype_exist),
 ]

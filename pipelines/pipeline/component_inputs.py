@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
 from components.example_gen.settings import CsvFormat, Settings
-from components.shadow.shadow_section import log_sizes
 from embedding_core.config import InitializerConfig
 from embedding_core.errors import ConfigError
 from embedding_core.planning.table_overrides import TableOverrides, TableSettings
@@ -100,11 +97,6 @@ def quality_rules(config: PipelineConfig) -> Rules:
             if (bounds := config.evaluation.thresholds.get(name)) and (bounds.min, bounds.max) != (None, None)
         ),
     )
-
-
-def request_files(config: PipelineConfig) -> str | None:
-    """Make `request_files` of Shadow: name, size and time of change of each file; None without the section."""
-    return None if config.shadow is None else json.dumps(log_sizes(config.shadow.requests))
 
 
 def drawn_features(config: PipelineConfig) -> tuple[str, ...]:

@@ -6,7 +6,6 @@
         └─────────────────────────────────────► EmbeddingTrainer ─► CheckpointRetriever
                                                       │            └─► TableHealth ─┐
                                                       ├─► QualityGate ──────────────┤
-                                                      ├─► Shadow ───────────────────┤
                                                       └─► Evaluator ────────────────┴─► EmbeddingPusher
 
 Optional nodes provide artifacts of previous runs:
@@ -17,7 +16,8 @@ Optional nodes provide artifacts of previous runs:
     BaseTableConfigs ─► TableConfigGen
     BaseTransformGraph ─► Transform
     BaselineModel ─► Evaluator
-    PreviousModel ─► Shadow
+
+Optional rooms add gates beside QualityGate: see `gates.py`.
 
 For a slice with SparseCores, TableConfigGen also reads Examples, Schema and Transform, to draw the trainer's batches.
 
@@ -27,6 +27,7 @@ same on every orchestrator.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,12 +47,9 @@ from components import (
     EmbeddingTrainer,
     Evaluator,
     ExampleGen,
-    QualityGate,
-    Shadow,
     StatisticsGen,
     TableConfigGen,
     TableConfigs,
-    TableHealth,
     Transform,
     Vocabularies,
     VocabularyGen,
@@ -60,6 +58,7 @@ from embedding_core.schema import Json
 from pipelines.config import PipelineConfig
 from pipelines.pipeline import component_inputs
 from pipelines.pipeline.fingerprint import code_fingerprint, preprocessing_fingerprint
+from pipelines.pipeline.gates import TrainedChannels, gates
 from pipelines.pipeline.run_target import PreviousRun, RunTarget, local_target
 from pipelines.pipeline.tfma_config import eval_config
 
@@ -110,10 +109,10 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
     schema_gen = SchemaGen(statistics=statistics_gen.outputs["statistics"], infer_feature_shape=False)
     schema = schema_gen.outputs["schema"]
     validator = ExampleValidator(statistics=statistics_gen.outputs["statistics"], schema=schema)
-    checkpoint = _imported("WarmStart", previous.checkpoint, EmbeddingCheckpoint)
-    kept = _imported("BaseTransformGraph", previous.transform_graph, standard_artifacts.TransformGraph)
+    checkpoint = imported("WarmStart", previous.checkpoint, EmbeddingCheckpoint)
+    kept = imported("BaseTransformGraph", previous.transform_graph, standard_artifacts.TransformGraph)
     transform = _transform(config, examples, schema, checkpoint, kept)
-    known = _imported("BaseVocabularies", previous.vocabularies, Vocabularies)
+    known = imported("BaseVocabularies", previous.vocabularies, Vocabularies)
     vocabulary_gen = VocabularyGen(
         examples=examples,
         features=component_inputs.counted_features(config),
@@ -143,51 +142,33 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
     ).with_id("EmbeddingTrainer")
     nonfinite = config.training.nonfinite_rows
     retriever = CheckpointRetriever(model_run=trainer.outputs["model_run"], nonfinite=nonfinite, **inputs)
-    table_health = _table_health(config, retriever, checkpoint)
-    baseline = _imported("BaselineModel", previous.baseline, standard_artifacts.Model)
+    baseline = imported("BaselineModel", previous.baseline, standard_artifacts.Model)
     evaluator = _evaluator(config, examples, trainer, baseline, inputs)
-    quality_gate = QualityGate(
-        model_run=trainer.outputs["model_run"],
+    trained = TrainedChannels(
         examples=examples,
         transform_graph=transform.outputs["transform_graph"],
-        rules=component_inputs.quality_rules(config),
-        seed=config.seed,
-        code_fingerprint=code_fingerprint(config, "quality_gate"),
+        model=trainer.outputs["model"],
+        model_run=trainer.outputs["model_run"],
+        embedding_checkpoint=retriever.outputs["embedding_checkpoint"],
+        base_checkpoint=checkpoint[0].outputs["result"] if checkpoint else None,
         **inputs,
     )
-    shadowed = _imported("PreviousModel", previous.shadowed, standard_artifacts.PushedModel) if config.shadow else []
-    shadow = _shadow(config, trainer, shadowed, inputs)
+    judging = {gate.blessing: gate.nodes(config, trained, previous) for gate in gates() if gate.is_on(config)}
     pusher = EmbeddingPusher(
         examples=examples,
         model=trainer.outputs["model"],
         model_run=trainer.outputs["model_run"],
         transform_graph=transform.outputs["transform_graph"],
         model_blessing=evaluator.outputs["blessing"],
-        quality_blessing=quality_gate.outputs["blessing"],
-        **({"shadow_blessing": shadow[0].outputs["blessing"]} if shadow else {}),
-        **({"health_blessing": table_health[0].outputs["blessing"]} if table_health else {}),
+        **{name: nodes[-1].outputs["blessing"] for name, nodes in judging.items()},
         push_destination=target.push_destination,
         push=config.push,
         republish=republish,
         **inputs,
     )
     before = [example_gen, statistics_gen, schema_gen, validator, *checkpoint, *kept, transform, *known, vocabulary_gen]
-    gates = [*table_health, *baseline, quality_gate, *shadowed, *shadow, evaluator]
-    return [*before, *tables, *loader, trainer, retriever, *gates, pusher]
-
-
-def _table_health(config: PipelineConfig, retriever: BaseNode, checkpoint: Sequence[BaseNode]) -> list[BaseNode]:
-    """Return TableHealth, which compares with the checkpoint that the run starts from; empty if it is switched off."""
-    if config.health is None:
-        return []
-    node = TableHealth(
-        embedding_checkpoint=retriever.outputs["embedding_checkpoint"],
-        **({"base_checkpoint": checkpoint[0].outputs["result"]} if checkpoint else {}),
-        health=config.health,
-        drawn_features=component_inputs.drawn_features(config),
-        code_fingerprint=code_fingerprint(config, "table_health"),
-    )
-    return [node]
+    after = [*itertools.chain(*judging.values()), *baseline, evaluator, pusher]
+    return [*before, *tables, *loader, trainer, retriever, *after]
 
 
 def _table_config_gen(
@@ -200,12 +181,14 @@ def _table_config_gen(
 ) -> list[BaseNode]:
     """Return TableConfigGen, and before it the Importer of the previous run's TableConfigs, if limits are compared.
 
+    Optional rooms add gates beside QualityGate: see `gates.py`.
+
     For a slice with SparseCores, TableConfigGen gets what EmbeddingTrainer gets, to draw the same batches.
     """
     limits: dict[str, Any] = {}
     known: list[BaseNode] = []
     if component_inputs.computes_limits(config):
-        known = _imported("BaseTableConfigs", previous.table_configs, TableConfigs)
+        known = imported("BaseTableConfigs", previous.table_configs, TableConfigs)
         limits = {
             "examples": transform.inputs["examples"],
             "transform_graph": transform.outputs["transform_graph"],
@@ -264,25 +247,6 @@ def _evaluator(
     return Evaluator(code_fingerprint=code_fingerprint(config, "evaluator"), ranking=ranking, **given, **ranked)
 
 
-def _shadow(
-    config: PipelineConfig,
-    trainer: BaseNode,
-    previous: Sequence[BaseNode],
-    inputs: Mapping[str, types.BaseChannel],
-) -> list[BaseNode]:
-    """Return a list with Shadow; empty if the configuration has no section for it."""
-    if config.shadow is None:
-        return []
-    node = Shadow(
-        model=trainer.outputs["model"],
-        table_configs=inputs["table_configs"],
-        shadow=config.shadow,
-        request_files=component_inputs.request_files(config),
-        **({"previous_model": previous[0].outputs["result"]} if previous else {}),
-    )
-    return [node]
-
-
 def _loader(config: PipelineConfig, earlier: BaseNode, inputs: Mapping[str, types.BaseChannel]) -> CheckpointLoader:
     policy = component_inputs.remap_policy(config)
     return CheckpointLoader(earlier_checkpoint=earlier.outputs["result"], policy=policy, **inputs)
@@ -309,6 +273,6 @@ def _transform_config(config: PipelineConfig) -> Json:
     return {**component_inputs.transform_config(config), "code": preprocessing_fingerprint(config)}
 
 
-def _imported(name: str, uri: str | None, artifact_type: type[types.Artifact]) -> list[BaseNode]:
+def imported(name: str, uri: str | None, artifact_type: type[types.Artifact]) -> list[BaseNode]:
     """Return a list with the Importer of an artifact of a previous run; empty if `uri` is None."""
     return [] if uri is None else [Importer(source_uri=uri, artifact_type=artifact_type).with_id(name)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from ml_metadata.proto import metadata_store_pb2 as mlmd
@@ -121,7 +122,7 @@ class PreviousRun:
     Attributes:
       checkpoint: URI of an EmbeddingCheckpoint to start the tables from, or None to start cold.
       baseline: URI of a Model that the Evaluator compares with, or None.
-      shadowed: URI of a pushed version that Shadow compares with, or None.
+      versions: URIs of earlier versions that gates compare with, by the key of the YAML file that names each.
       vocabularies: URI of Vocabularies that the new ones extend, or None to count from this run's data alone.
       transform_graph: URI of the TransformGraph to keep, or None to analyse this run's data.
       table_configs: URI of the TableConfigs that the checkpoint was trained with, to compare limits with; or None.
@@ -131,7 +132,7 @@ class PreviousRun:
 
     checkpoint: str | None = None
     baseline: str | None = None
-    shadowed: str | None = None
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     vocabularies: str | None = None
     transform_graph: str | None = None
     table_configs: str | None = None

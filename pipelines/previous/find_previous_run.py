@@ -22,7 +22,6 @@ from pipelines.lineage.ancestors import pushes_of
 from pipelines.lineage.graph import Node, json_if_readable
 from pipelines.pipeline.run_target import PreviousRun
 from pipelines.previous.finished_trainings import (
-    AGAINST,
     BASE,
     BASELINE,
     START,
@@ -102,7 +101,7 @@ def choose_previous_run(
         on the data.
     """
     search = _Search(trainings, data, again)
-    start, base, baseline, against = (given[key] for key in (START, BASE, BASELINE, AGAINST))
+    start, base, baseline = (given[key] for key in (START, BASE, BASELINE))
     checkpoint = search.checkpoint(start)
     vocabularies = search.vocabularies(base)
     if start in WORDS and base in WORDS:
@@ -117,7 +116,7 @@ def choose_previous_run(
         vocabularies=vocabularies,
         table_configs=search.table_configs(checkpoint),
         baseline=search.baseline(baseline),
-        shadowed=search.shadowed(against),
+        versions=search.versions(given),
         repeats=search.repeats,
         notes=tuple(dict.fromkeys(search.notes)),
     )
@@ -168,15 +167,17 @@ class _Search:
         """Return the URI of the model to compare with, which is never one that a previous call of this run made."""
         return self._uri(BASELINE, value, self._trainings.model_of, self._trainings.baseline_of)
 
-    def shadowed(self, value: str | None) -> str | None:
-        """Return the URI of the version to replay requests on, which is never one that a previous call pushed."""
-        return self._uri(AGAINST, value, self._trainings.pushed_model_of, self._trainings.shadowed_by)
+    def versions(self, given: References) -> dict[str, str]:
+        """Return the URIs of the versions that gates compare with, which are never ones that a previous call pushed."""
+        made, known = self._trainings.pushed_model_of, self._trainings.compared_version_of
+        found = {key: self._uri(key, given[key], made, known) for key in given if key not in (START, BASE, BASELINE)}
+        return {key: uri for key, uri in found.items() if uri is not None}
 
     def _uri(self, key: str, value: str | None, made: ArtifactOf, given: ArtifactOf) -> str | None:
         """Return the URI that a key's value means.
 
         Args:
-          key: `BASE`, `BASELINE` or `AGAINST`.
+          key: the key of the configuration.
           value: a word, a URI or None.
           made: returns the artifact that a run made.
           given: returns the artifact that a run was given; used if that run is a previous call of this one.

@@ -16,6 +16,7 @@ from pipelines.config.metadata_server import has_store
 from pipelines.config.pipeline_config import LATEST, PUSHED, SERVED, TRAINED, WORDS
 from pipelines.lineage.ancestors import newest_first, pushes_of, with_rollbacks
 from pipelines.lineage.graph import Node, artifacts_of, open_store, recorded_lineage, reread_graph
+from pipelines.pipeline.gates import gates
 
 _CHECKPOINT, _VOCABULARIES = "components.EmbeddingCheckpoint", "components.Vocabularies"
 _TABLE_CONFIGS, _TRANSFORM_GRAPH = "components.TableConfigs", "TransformGraph"
@@ -139,8 +140,8 @@ class FinishedTrainings:
         pushes = [push for push in self._pushes().values() if run.id in push.inputs]
         return max(pushes, key=lambda push: push.id, default=None)
 
-    def shadowed_by(self, run: Node) -> Node | None:
-        """Return the PushedModel that a training's model was compared with when requests were replayed, or None."""
+    def compared_version_of(self, run: Node) -> Node | None:
+        """Return the PushedModel that a gate compared a training's model with, or None."""
         model = self.model_of(run)
         blessings = [] if model is None else self._blessings_of(model)
         return next((input_ for blessing in blessings for input_ in _inputs(self.graph, blessing, _PUSHED_MODEL)), None)
@@ -275,17 +276,16 @@ def _inputs(graph: Graph, node: Node, kind: str) -> Iterator[Node]:
 # Reads and checks the settings that refer to a previous run, before anything heavy is loaded.
 
 START, BASE, BASELINE = "warm_start.checkpoint", "vocabulary_evolution.base", "evaluation.baseline"
-AGAINST = "shadow.against"
-"""The keys that refer to a previous run."""
+"""The keys that refer to a previous run, besides those of gates (`Gate.compares_with`)."""
 
 _FILES = {
     START: ("manifest.json", "an EmbeddingCheckpoint"),
     BASE: ("*.counts.npy", "Vocabularies"),
-    AGAINST: (MODEL, "a version"),
+    **{gate.compares_with: (MODEL, "a version") for gate in gates() if gate.compares_with},
 }
 
 References: TypeAlias = Mapping[str, str | None]
-"""By `START`, `BASE`, `BASELINE` and `AGAINST` a word such as "pushed", an address, or None."""
+"""By `START`, `BASE`, `BASELINE` and the keys of gates a word such as "pushed", an address, or None."""
 
 
 def check_references(config: PipelineConfig) -> None:
@@ -304,12 +304,12 @@ def check_references(config: PipelineConfig) -> None:
 
 
 def references(config: PipelineConfig) -> References:
-    """Return what the configuration gives for `START`, `BASE`, `BASELINE` and `AGAINST`."""
+    """Return what the configuration gives for each key that refers to a previous run."""
     return {
         START: None if config.warm_start is None else config.warm_start.checkpoint,
         BASE: None if config.vocabulary_evolution is None else config.vocabulary_evolution.base,
         BASELINE: config.evaluation.baseline,
-        AGAINST: None if config.shadow is None else config.shadow.against,
+        **{gate.compares_with: gate.version(config) for gate in gates() if gate.compares_with},
     }
 
 
@@ -317,7 +317,7 @@ def meaning(key: str, value: str | None) -> str:
     """Return the word that a key's value means: "latest" is the former name of "pushed" or "trained"."""
     if value != LATEST:
         return str(value)
-    return PUSHED if key in (BASELINE, AGAINST) else TRAINED
+    return TRAINED if key in (START, BASE) else PUSHED
 
 
 def check_addresses(given: References) -> None:
@@ -327,7 +327,7 @@ def check_addresses(given: References) -> None:
       ConfigError: a local address does not hold such an artifact.
     """
     for key, (file, kind) in _FILES.items():
-        uri = given[key]
+        uri = given.get(key)
         if uri is None or uri in WORDS or is_remote(uri) or glob.glob(os.path.join(glob.escape(uri), file)):
             continue
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Reads the results of the gates: metrics with bounds and outcomes, slices, columns, health and shadow."""
+"""Reads the results of the gates: metrics with bounds and outcomes, slices, columns, and what each gate measured."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ import tensorflow_model_analysis as tfma
 from ml_metadata import MetadataStore
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
-from components.quality_gate.executor import QUALITY_FILE
-from components.shadow.executor import SHADOW_FILE
 from embedding_core.display import shown_token
-from embedding_core.health import HEALTH_FILE
 from embedding_core.quality_rules import NOTHING_LEFT_OUT
 from embedding_core.storage import read_json
 from embedding_core.tasks import metric_name
 from embedding_core.vocabulary import Vocabulary
 from pipelines.config import PipelineConfig
 from pipelines.lineage.graph import outputs_of, read_node
+from pipelines.pipeline.gates import gates
 from pipelines.pipeline.tfma_config import BASELINE, CANDIDATE, bound_words, eval_config, shown_name
 from pipelines.report.run_report import Figures, NodeRun
 
@@ -30,9 +28,9 @@ _COUNT = "ExampleCount"
 _Proto: TypeAlias = Any  # TFMA's messages carry no types
 
 
-def shadow_metrics(shadow: Figures | None) -> list[Figures]:
-    """Return the outcome of each rule of Shadow, in the form of `judged_metrics`."""
-    checks = [] if shadow is None else shadow.get("checks", [])
+def check_rows(*gates: Figures) -> list[Figures]:
+    """Return the outcome of each rule of the gates with these figures, in the form of `judged_metrics`."""
+    checks = [check for figures in gates for check in figures.get("checks", ())]
     return [_row(check["name"], check["value"], check["bound"], check["met"]) for check in checks]
 
 
@@ -69,7 +67,7 @@ def judged_metrics(config: PipelineConfig, evaluation_uri: str, quality: Figures
         for name, value in values.items()
         if NOTHING_LEFT_OUT not in name
     ]
-    checks = [_row(check["name"], check["value"], check["bound"], check["met"]) for check in quality["checks"]]
+    checks = check_rows(quality)
     checked = {row["metric"] for row in checks}
     rows = [*(row for row in rows if row["bound"] or row["metric"] not in checked), *checks]
     bound = {row["metric"] for row in rows}
@@ -146,15 +144,14 @@ def _numbers(metrics: _Proto) -> Iterator[tuple[str, float | None]]:
         yield f"{name}, change" if entry.key.is_diff else name, None if math.isnan(value) else value
 
 
-# Reads the figures of the gates of a run: QualityGate, Shadow and TableHealth.
-
-_FILES = {"QualityGate": QUALITY_FILE, "Shadow": SHADOW_FILE, "TableHealth": HEALTH_FILE}
-
-
-def figures_of_gate(store: MetadataStore, runs: Sequence[NodeRun], gate: str) -> Figures:
-    """Return what a gate wrote beside its blessing in this run."""
-    figures: Figures = read_json(os.path.join(output_of(store, runs, gate, "ModelBlessing"), _FILES[gate]))
-    return figures
+def gate_figures(store: MetadataStore, runs: Sequence[NodeRun]) -> dict[str, Figures]:
+    """Return what each gate of this run wrote beside its blessing, by node."""
+    nodes = {run.node for run in runs}
+    return {
+        gate.node: read_json(os.path.join(output_of(store, runs, gate.node, "ModelBlessing"), gate.file))
+        for gate in gates()
+        if gate.node in nodes
+    }
 
 
 def output_of(store: MetadataStore, runs: Sequence[NodeRun], name: str, type_name: str) -> str:

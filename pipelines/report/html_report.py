@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Sequence
 
 import jinja2
 
 from embedding_core.health import Health
 from embedding_core.storage import free_name
+from pipelines.pipeline.gates import GatePage, gates
 from pipelines.report.charts import health_charts, health_rows, line_chart
 from pipelines.report.run_report import Figures, Report, flatten
-from pipelines.report.shadow_page import shadow_html
 
 # Shows what each stage of a profiled run used.
 
@@ -71,17 +72,19 @@ def save_report(report: Report, folder: str, reports: str | None = None) -> str:
         the cache.
 
     Returns:
-      The path of `report.html` in the folder. If requests were replayed, `shadow.html` is beside it.
+      The path of `report.html` in the folder; pages of gates are beside it.
     """
-    html = _html(report)
+    pages = _gate_pages(report)
+    html = _html(report, pages)
     text = json.dumps(dataclasses.asdict(report), indent=1)
     kept = None if reports is None else _kept_in(report, reports)
     for place in (folder,) if kept is None else (kept, folder):
         os.makedirs(place, exist_ok=True)
         _write(os.path.join(place, "report.html"), html)
         _write(os.path.join(place, "report.json"), text)
-        if report.shadow is not None and "outputs" in report.shadow:
-            _write(os.path.join(place, "shadow.html"), shadow_html(report.shadow))
+        for page in pages:
+            if page.file:
+                _write(os.path.join(place, page.file), page.html)
     return os.path.join(folder, "report.html")
 
 
@@ -100,7 +103,12 @@ def _write(path: str, text: str) -> None:
     os.replace(path + ".new", path)
 
 
-def _html(report: Report) -> str:
+def _gate_pages(report: Report) -> list[GatePage]:
+    pages = [gate.page(report.gates[gate.node]) for gate in gates() if gate.node in report.gates]
+    return [page for page in pages if page is not None]
+
+
+def _html(report: Report, pages: Sequence[GatePage]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pipelines"), autoescape=True, undefined=jinja2.StrictUndefined
     )
@@ -114,6 +122,7 @@ def _html(report: Report) -> str:
     html: str = environment.get_template("report.html.jinja").render(
         report=report,
         charts=charts,
+        gate_pages=pages,
         recall_chart=line_chart(recall, x_label="K") if any(recall.values()) else "",
         health=None if report.health is None else _health(report.health, report.configuration),
         settings=dict(flatten(report.configuration)),

@@ -30,15 +30,15 @@ from pipelines.lineage.graph import Node, open_store, outputs_of, read_node, rer
 from pipelines.pipeline.tfma_config import missed_thresholds
 from pipelines.report.baselines import Score, compare_with_baselines
 from pipelines.report.evaluation_results import (
+    check_rows,
     column_figures,
     feature_figures,
-    figures_of_gate,
+    gate_figures,
     judged_metrics,
     label_figures,
     output_of,
     recall_curves,
     retrieval_note,
-    shadow_metrics,
     sliced_metrics,
 )
 from pipelines.report.example_request import request_text
@@ -91,9 +91,9 @@ def collect_report(
         )
         compared = _compared(config, scores, rows, history)
     evaluation = output_of(store, runs, "Evaluator", "ModelEvaluation")
-    quality = figures_of_gate(store, runs, "QualityGate")
-    gates = {run.node for run in runs}
-    shadow = figures_of_gate(store, runs, "Shadow") if "Shadow" in gates else None
+    gates = gate_figures(store, runs)
+    quality, health = gates.pop("QualityGate"), gates.pop("TableHealth", None)
+    own = _own_figures(history, run.step)
     nodes = [_node(store, run) for run in runs]
     return Report(
         name=config.name,
@@ -106,12 +106,12 @@ def collect_report(
             query=result.query + request_text(result.destination, run, tokens, graph) if result.pushed else "",
         ),
         **compared,
-        evaluation=[*judged_metrics(config, evaluation, quality), *_other_figures(shadow, history, run.step)],
+        evaluation=[*judged_metrics(config, evaluation, quality), *check_rows(*gates.values()), *own],
         slices=sliced_metrics(evaluation),
         retrieval=quality["retrieval"],
         retrieval_note=retrieval_note(quality),
-        shadow=shadow,
-        health=figures_of_gate(store, runs, "TableHealth") if "TableHealth" in gates else None,
+        gates=gates,
+        health=health,
         configuration=config.to_mapping(),
         changed=changed,
         curves={**_curves(history), **recall_curves(quality["retrieval"])},
@@ -283,11 +283,6 @@ def _curves(history: Figures) -> dict[str, dict[str, list[tuple[float, float]]]]
 def _own_metrics(history: Figures) -> list[str]:
     """Return the names of the figures that the model's module computes."""
     return list(dict.fromkeys(name for entry in history["evals"] for name in entry.get("metrics", ())))
-
-
-def _other_figures(shadow: Figures | None, history: Figures, step: int) -> list[Figures]:
-    """Return the outcome of Shadow's rules and the figures of the model's module, as rows of `evaluation`."""
-    return [*shadow_metrics(shadow), *_own_figures(history, step)]
 
 
 def _own_figures(history: Figures, step: int) -> list[Figures]:

@@ -79,7 +79,7 @@ class Report:
       slices: per slice its name and metrics.
       retrieval: metrics at K of the model and of popularity, and their queries; None if it was not measured.
       retrieval_note: how the queries were chosen, or why `retrieval` was not measured.
-      shadow: what Shadow measured, as `shadow.json` has it; None if it is not in the pipeline.
+      gates: what gates of optional rooms measured, by node, as the files beside their blessings have it.
       health: what TableHealth measured: `action`, `tables` and `findings`; None if it is switched off.
       configuration: every setting of the run, defaults included.
       changed: the settings that `--set` changed, as dotted keys.
@@ -118,7 +118,7 @@ class Report:
     slices: Sequence[Figures] = ()
     retrieval: Figures | None = None
     retrieval_note: str = ""
-    shadow: Figures | None = None
+    gates: Mapping[str, Figures] = dataclasses.field(default_factory=dict)
     health: Figures | None = None
     configuration: Figures = dataclasses.field(default_factory=dict)
     changed: Sequence[str] = ()

@@ -3,8 +3,8 @@
 import pytest
 from tensorflow_serving.apis import prediction_log_pb2
 
+from components.shadow.keys import log_sizes
 from components.shadow.request_log import read_requests
-from components.shadow.shadow_section import log_sizes
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.shadow.answering import array_of
 from tests.components.shadow.logs import predict_log, write_log

@@ -10,10 +10,10 @@ from components.pusher.trained_model import Sources, load_trained
 from components.pusher.warmup import WARMUP
 from components.shadow import Shadow
 from components.shadow.executor import SHADOW_FILE, Executor
-from components.shadow.shadow_section import Shadow as Section
+from components.shadow.keys import Shadow as Section
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.shadow.request_rows import Public
-from embedding_core.shadow_rules import ShadowRules
+from embedding_core.shadow.shadow_rules import ShadowRules
 from tests.components.pusher import test_pusher
 from tests.components.pusher.test_pusher import CONFIG, TOKENS, artifact, export, push
 from tests.components.shadow.logs import predict_log, write_log

@@ -8,7 +8,7 @@ import pytest
 from embedding_core.errors import CheckpointError, DataError
 from embedding_core.shadow.replay import VersionProcess, replay, replay_on
 from embedding_core.shadow.request_rows import Public
-from embedding_core.shadow_rules import ShadowRules
+from embedding_core.shadow.shadow_rules import ShadowRules
 from tests.embedding_core.shadow.small_versions import floats, request, save_version
 
 

@@ -13,7 +13,7 @@ from embedding_core.model_inputs import build_model
 from embedding_core.serving import export_model
 from embedding_core.shadow.replay import replay
 from embedding_core.shadow.request_rows import Public
-from embedding_core.shadow_rules import ShadowRules
+from embedding_core.shadow.shadow_rules import ShadowRules
 from embedding_core.top_k_config import TopK
 from tests.embedding_core.serving.test_two_tower_signatures import CONFIG, ITEMS, USERS
 from tests.embedding_core.shadow.small_versions import request

@@ -102,13 +102,12 @@ def test_spans_and_artifacts_of_previous_runs_are_runtime_parameters_where_confi
         "warm_start=gs://example-bucket/checkpoint",
         "vocabulary_evolution=gs://example-bucket/vocabularies",
         "evaluation.baseline=gs://example-bucket/model",
-        "shadow={requests: gs://example-bucket/requests.log, against: gs://example-bucket/serving/1790000000}",
     ]
     from pipelines.cluster.compile_checks import task_names
     from pipelines.cluster.kubeflow_spec import kubernetes_name
 
     spec = compiled(*TAXI, more, "kubeflow")[0]
-    assert {"data_spans", "warm_start", "base_vocabularies", "baseline", "previous_model"} <= set(
+    assert {"data_spans", "warm_start", "base_vocabularies", "baseline"} <= set(
         spec["root"]["inputDefinitions"]["parameters"]
     )
     assert "importer" in spec["deploymentSpec"]["executors"]["exec-warm-start"]
@@ -151,7 +150,6 @@ def test_machine_spec_is_one_of_vertex(documents):
         ("vertex", ["data.path=package:tfx/examples/chicago_taxi_pipeline/data/simple/data.csv"], "`data.path` is"),
         ("vertex", ["push.destination=null"], "/serving': the tasks run in containers"),
         ("vertex", ["evaluation.baseline=latest"], "`evaluation.baseline` is"),
-        ("vertex", ["shadow={requests: gs://b/log}"], "`shadow.against` is 'pushed'"),
         ("vertex", ["kubeflow=null"], "`kubeflow` is null"),
         ("vertex", [*TPU, "kubeflow.region=x"], "`kubeflow.project` is null"),
         ("kubeflow", [TPU[0]], "`training.topology` is null"),

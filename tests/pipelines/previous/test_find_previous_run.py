@@ -12,10 +12,11 @@ from embedding_core.storage import sealed_json
 from pipelines.lineage.graph import Execution, Node
 from pipelines.previous import find_previous_run
 from pipelines.previous.find_previous_run import choose_previous_run
-from pipelines.previous.finished_trainings import AGAINST, BASE, BASELINE, START, FinishedTrainings
+from pipelines.previous.finished_trainings import BASE, BASELINE, START, FinishedTrainings
 from pipelines.previous.repeated_data import Piece, RunData
 
 pytestmark = pytest.mark.tfx
+AGAINST = "shadow.against"  # the key of a gate
 
 
 def given(start="pushed", base=None, baseline=None, against=None):
@@ -117,13 +118,13 @@ def test_same_data_starts_from_what_its_run_started_from(chain, days):
 def test_requests_are_replayed_on_the_newest_push_that_no_previous_call_made(chain):
     first = chain.run((1, "monday"), version=1)
     wanted = given(start=None, against="pushed")
-    assert chain.find(chain.asked((2, "tuesday")), wanted).shadowed == chain.uri(first, "push")
-    assert chain.find(chain.asked((1, "monday")), wanted).shadowed is None  # the first push compared with nothing
+    assert chain.find(chain.asked((2, "tuesday")), wanted).versions == {AGAINST: chain.uri(first, "push")}
+    assert chain.find(chain.asked((1, "monday")), wanted).versions == {}  # the first push compared with nothing
     second = chain.run((2, "tuesday"), version=2, shadowed=first["push"])
-    assert chain.find(chain.asked((2, "tuesday")), wanted).shadowed == chain.uri(first, "push")
+    assert chain.find(chain.asked((2, "tuesday")), wanted).versions == {AGAINST: chain.uri(first, "push")}
     chain.run((3, "wednesday"), shadowed=second["push"])  # it was refused
-    assert chain.find(chain.asked((4, "thursday")), wanted).shadowed == chain.uri(second, "push")
-    assert chain.find(chain.asked((4, "thursday")), given(start=None)).shadowed is None
+    assert chain.find(chain.asked((4, "thursday")), wanted).versions == {AGAINST: chain.uri(second, "push")}
+    assert chain.find(chain.asked((4, "thursday")), given(start=None)).versions == {}
 
 
 def test_first_run_starts_cold_and_so_does_its_retry(chain):
@@ -245,7 +246,7 @@ def test_version_whose_push_ended_before_it_was_recorded_is_of_the_run_that_its_
     for word in ("pushed", "served"):
         found = chain.find(chain.asked((4, "thursday")), given(word, against=word))
         assert found.checkpoint == chain.uri(killed)
-        assert found.shadowed == str(tmp_path / "serving" / "3")
+        assert found.versions == {AGAINST: str(tmp_path / "serving" / "3")}
     manifest.write_text(json.dumps({"facts": {"sources": {"model_run": "/of/another/pipeline"}}}))
     with pytest.raises(ConfigError, match="does not know"):
         chain.find(chain.asked((4, "thursday")), given("served"))

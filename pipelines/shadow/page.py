@@ -41,7 +41,7 @@ def shadow_html(figures: Figures) -> str:
     import jinja2  # a package of the pipeline
 
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("pipelines"), autoescape=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.FileSystemLoader(os.path.dirname(__file__)), autoescape=True, undefined=jinja2.StrictUndefined
     )
     environment.filters.update(number=number_text, size=_size)
     html: str = environment.get_template("shadow.html.jinja").render(report=figures, shown=_SHOWN)

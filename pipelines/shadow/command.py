@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from components.installed import require_package
+from components.shadow.keys import log_files, shadow_of
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.rooms import hooks
-from embedding_core.shadow_rules import ShadowRules
+from embedding_core.shadow.shadow_rules import ShadowRules
 from pipelines.commands.shared_options import FINDINGS
 from pipelines.console.quiet import load_tensorflow
 from pipelines.console.terminal import SafeConsole, echo
@@ -62,8 +63,6 @@ def shadow(
 
     Exit code 4: the new version does not keep to a bound.
     """
-    from components.shadow.shadow_section import log_files
-
     require_package("tensorflow_serving", "`shadow` needs tensorflow-serving-api, which is not installed", _INSTALL)
     rules = _rules(config, overrides or [])
     for version in (old, new):
@@ -74,7 +73,7 @@ def shadow(
     load_tensorflow()
     from components.shadow.request_log import read_requests
     from embedding_core.shadow.replay import VersionProcess, replay_on
-    from pipelines.report.shadow_page import print_shadow, save_shadow
+    from pipelines.shadow.page import print_shadow, save_shadow
 
     shown = _public(old).both(_public(new)).with_columns(public or ())
     with VersionProcess(old) as first, VersionProcess(new) as second:
@@ -122,7 +121,7 @@ def _rules(config: Path | None, overrides: Sequence[str]) -> ShadowRules:
     if config is not None:
         from pipelines.config import load_config
 
-        section = load_config(config, [f"shadow.{override}" for override in overrides]).shadow
+        section = shadow_of(load_config(config, [f"shadow.{override}" for override in overrides]))
         if section is None:
             raise ConfigError(f"`--config` is {os.fspath(config)!r}, which has no section `shadow`: add it.")
         return section.rules()

@@ -6,9 +6,12 @@ import glob
 import os
 
 from embedding_core.errors import ConfigError
-from embedding_core.schema import Json, Text
-from embedding_core.shadow_rules import ShadowRules
+from embedding_core.schema import Json, Section, Text
+from embedding_core.shadow.shadow_rules import ShadowRules
 from embedding_core.storage import is_remote
+
+SHADOW_FILE = "shadow.json"
+"""File of a blessing of Shadow, with every figure and the outcome of every rule."""
 
 
 class Shadow(ShadowRules):
@@ -22,6 +25,7 @@ class Shadow(ShadowRules):
     """
 
     SHORT = "requests"
+    PATHS = ("requests", "against")
 
     requests: Text
     against: Text = "pushed"
@@ -29,6 +33,24 @@ class Shadow(ShadowRules):
     def rules(self) -> ShadowRules:
         """Return what is measured and judged, without the paths."""
         return ShadowRules(**{name: getattr(self, name) for name in ShadowRules.model_fields})
+
+
+class ShadowKeys(Section):
+    """Keys that the room adds to the whole file.
+
+    Attributes:
+      shadow: recorded requests that are replayed before a push, and bounds; null leaves Shadow out of the pipeline.
+    """
+
+    shadow: Shadow | None = None
+
+
+KEYS = {"": ShadowKeys}
+
+
+def shadow_of(config: Section) -> Shadow | None:
+    """Return the section `shadow` of a whole configuration, if it is given."""
+    return config.shadow if isinstance(config, ShadowKeys) else None
 
 
 # Finds the files of a request log.

@@ -13,7 +13,7 @@ from tests.pipelines.two_days import CONFIG, DAY, write_day
 
 pytestmark = [pytest.mark.slow, pytest.mark.tfx, pytest.mark.timeout(1500)]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SHADOW = "shadow: {requests: requests.log, slices: [item], outputs: {probability: {max: 1}}}\n"
 
 
@@ -38,13 +38,16 @@ def test_requests_are_replayed_before_each_push(tmp_path):
     write_log(tmp_path / "requests.log", [predict_log("raw", item=items, shop=[b"s1"] * 40)])
 
     code, report = run(tmp_path, *DAY[1])
-    assert (code, report["shadow"]["note"]) == (0, "nothing was pushed yet that the model can be compared with.")
+    assert (code, report["gates"]["Shadow"]["note"]) == (
+        0,
+        "nothing was pushed yet that the model can be compared with.",
+    )
     first = report["push"]["version"]
 
     code, report = run(tmp_path, *DAY[2])
     assert code == 0
-    assert report["shadow"]["requests"]["rows"] == 40
-    assert report["shadow"]["outputs"]["raw/probability"]["max"] > 0
+    assert report["gates"]["Shadow"]["requests"]["rows"] == 40
+    assert report["gates"]["Shadow"]["outputs"]["raw/probability"]["max"] > 0
     checked = [one for one in report["evaluation"] if one["metric"].startswith("max difference of raw/probability")]
     assert [one["outcome"] for one in checked] == ["met"]
     assert (tmp_path / "runs/my/report/shadow.html").is_file()
@@ -59,7 +62,7 @@ def test_requests_are_replayed_before_each_push(tmp_path):
     code, report = run(tmp_path, *DAY[3], "shadow.outputs.probability.max=1e-9")
     assert code == NOTHING_PUSHED
     assert "max difference of raw/probability" in report["push"]["reason"]
-    assert report["shadow"]["old"]["path"].endswith(pushed_of(tmp_path, second))
+    assert report["gates"]["Shadow"]["old"]["path"].endswith(pushed_of(tmp_path, second))
 
 
 def pushed_of(folder, version):

@@ -1,0 +1,1 @@
+"""Room of Shadow: its command, its gate and its pages."""
