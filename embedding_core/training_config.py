@@ -194,7 +194,7 @@ class TrainingSettings(Section):
         counts them in a warning and in the EmbeddingCheckpoint.
       shuffle_buffer: number of rows from which the next row is drawn.
       strategy: device to train on: "auto" is a TPU if there is one, else a GPU, else the CPU; "simulated_tpu" emulates
-        a TPU on logical CPU devices. For "parameter_server" see `kubeflow.cluster`.
+        a TPU on logical CPU devices.
       topology: shape of the TPU: a slice's name such as "v3-8"; for a simulated TPU also the number of hosts and the
         cores of each host, such as "2x2". Null is "1x2" for a simulated TPU, and accepts any real TPU. For a slice with
         SparseCores (v5p, v6e) their limits are computed from the data.

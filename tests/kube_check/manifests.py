@@ -11,8 +11,7 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).parents[2]
-GOLDEN = ROOT / "tests/pipelines/cluster/golden"
-COMPILED = sorted(path.stem for path in GOLDEN.glob("*.yaml"))
+COMPILED = {path.stem: path for path in sorted(ROOT.glob("tests/pipelines/*/golden/*.yaml"))}
 CUSTOM = ("kserve.io",)
 
 
@@ -56,7 +55,7 @@ def pods_of(documents):
 @functools.cache
 def golden_documents(name):
     """Read a golden file: a compiled pipeline, for open-source Kubeflow with its second document."""
-    return list(yaml.load_all((GOLDEN / f"{name}.yaml").read_text(), Loader=yaml.CSafeLoader))
+    return list(yaml.load_all(COMPILED[name].read_text(), Loader=yaml.CSafeLoader))
 
 
 def written_manifests():
@@ -70,10 +69,11 @@ def written_manifests():
     return found, custom
 
 
-def server_manifests():
-    """Return the Services and pods that `compile` writes for parameter servers, by kind and name."""
-    documents = yaml.safe_load_all((GOLDEN / "pods" / "taxi.yaml").read_text())
-    return {f"{one['kind']}-{one['metadata']['name']}": one for one in documents}
+def manifests_before_a_run():
+    """Return the Services and pods that `compile` writes beside a pipeline, by kind and name."""
+    files = ROOT.glob("tests/pipelines/*/golden/pods/*.yaml")
+    documents = [document for path in files for document in yaml.safe_load_all(path.read_text())]
+    return {f"{document['kind']}-{document['metadata']['name']}": document for document in documents}
 
 
 def slice_pods():

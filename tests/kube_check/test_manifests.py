@@ -16,8 +16,8 @@ from kfp.pipeline_spec import pipeline_spec_pb2
 from tests.kube_check.manifests import (
     COMPILED,
     golden_documents,
+    manifests_before_a_run,
     pods_of,
-    server_manifests,
     slice_pods,
     written_manifests,
 )
@@ -46,7 +46,7 @@ def test_pods_of_compiled_pipelines_follow_the_schema_of_kubernetes(name):
 
 
 def test_pods_of_slices_and_written_manifests_follow_the_schema_of_kubernetes():
-    manifests = {**slice_pods(), **written_manifests()[0], **server_manifests()}
+    manifests = {**slice_pods(), **written_manifests()[0], **manifests_before_a_run()}
     assert {one["kind"] for one in manifests.values()} >= {"Pod", "Deployment", "Service"}
     assert {name: found for name, one in manifests.items() if (found := errors_of(one))} == {}
 

@@ -37,7 +37,7 @@ def test_pods_of_a_cluster_are_their_golden_file(tmp_path):
     from pipelines.cluster.compile_kubeflow import compile_cluster
 
     pods = compile_cluster(load_config(ROOT / TAXI_FILE, [*TAXI[1], *CLUSTER]))
-    assert_golden(pods, GOLDEN / "taxi_pods.yaml", tmp_path)
+    assert_golden(pods, GOLDEN / "pods" / "taxi.yaml", tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["worker", "ps"])
