@@ -8,7 +8,7 @@ names a hyperparameter out of range.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
@@ -242,7 +242,6 @@ class FTRL(Optimizer):
 
 
 _KnownOptimizer: TypeAlias = SGD | Adagrad | AdagradMomentum | Adam | FTRL
-OPTIMIZERS: tuple[type[Optimizer], ...] = get_args(_KnownOptimizer)
 AnyOptimizer = Annotated[_KnownOptimizer, ChosenBy("name")]
 DEFAULT_OPTIMIZER = Adagrad(learning_rate=0.01, initial_accumulator_value=0.001)
 """Optimizer of tables for which none is set.

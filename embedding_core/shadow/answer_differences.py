@@ -228,16 +228,15 @@ class OutputTally:
         found = self.differences
         quantiles = {name: found.quantile(share) for name, share in QUANTILES.items()}
         numbers = {"mean": found.mean, **quantiles, "max": found.largest}
-        ranking = {
-            "overlap": {str(size): one.mean for size, one in sorted(self._overlap.items())},
-            "mean_rank_change": self._moved.mean,
-        }
-        return {
+        figures: Json = {
             "rows": found.count,
             **{name: json_number(value) for name, value in numbers.items()},
             "not_finite": self.not_finite,
-            **(ranking if self._overlap else {}),
         }
+        if self._overlap:
+            figures["overlap"] = {str(size): mean.mean for size, mean in sorted(self._overlap.items())}
+            figures["mean_rank_change"] = self._moved.mean
+        return figures
 
 
 class Tally:

@@ -145,14 +145,6 @@ class Stack(NamedTuple):
             placed[table.shard_of(ids, shards), table.row_of(ids, shards), : given.shape[1]] = given
         return placed
 
-    def from_shards(self, placed: npt.NDArray[Any], dims: dict[str, int]) -> dict[str, npt.NDArray[Any]]:
-        """Return the values of each table from what `to_shards` made, with the number of columns that `dims` gives."""
-        shards, values = len(placed), {}
-        for table in self.tables:
-            ids = np.arange(table.rows)
-            values[table.name] = placed[table.shard_of(ids, shards), table.row_of(ids, shards), : dims[table.name]]
-        return values
-
 
 def padded(size: int, multiple: int) -> int:
     """Return the smallest multiple that is at least `size`."""

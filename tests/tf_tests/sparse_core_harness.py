@@ -65,6 +65,15 @@ def one_table(rows, dim, cores, *, first_row=0, rotation=0, rows_per_shard=None)
     return table, Stack("t", (table,), dim, rows_per_shard or per_shard)
 
 
+def from_shards(stack, placed, dims):
+    """Return the values of each table, from [shards, rows per shard, dim], with the number of columns in `dims`."""
+    shards, values = len(placed), {}
+    for table in stack.tables:
+        ids = np.arange(table.rows)
+        values[table.name] = placed[table.shard_of(ids, shards), table.row_of(ids, shards), : dims[table.name]]
+    return values
+
+
 def unshuffle_from_sc_to_cpu(t, num_sparse_cores, offset_in_shard, size_in_shard, shard_rotation=0):
     rows_per_shard = t.shape[0] // num_sparse_cores
     _, stack = one_table(
@@ -72,14 +81,14 @@ def unshuffle_from_sc_to_cpu(t, num_sparse_cores, offset_in_shard, size_in_shard
         first_row=offset_in_shard, rotation=shard_rotation, rows_per_shard=rows_per_shard,
     )  # fmt: skip
     placed = np.reshape(t, (num_sparse_cores, rows_per_shard, -1))
-    return stack.from_shards(placed, {"t": t.shape[1]})["t"]
+    return from_shards(stack, placed, {"t": t.shape[1]})["t"]
 
 
 def remove_padding_from_sc(value_in_checkpoint, variable_shape):
     rows, dim = variable_shape
     table, stack = one_table(value_in_checkpoint.shape[0], value_in_checkpoint.shape[1], 1)
     kept = stack._replace(tables=(table._replace(rows=min(rows, table.rows)),))
-    return kept.from_shards(np.asarray(value_in_checkpoint)[np.newaxis], {"t": dim})["t"]
+    return from_shards(kept, np.asarray(value_in_checkpoint)[np.newaxis], {"t": dim})["t"]
 
 
 def map_indices_in_shard(num_sparse_cores, offset_in_shard, shard_rotation, row_indices):
@@ -129,7 +138,7 @@ class ReshardCallback:
         else:
             stack, cores = _stack_of(self._source)
             placed = np.reshape(values[0], (cores, -1, stack.dim))  # a test says fewer rows of a shard than it has
-            tables = stack.from_shards(placed, {one.table_name: one.unsharded_shape[1] for one in self._source})
+            tables = from_shards(stack, placed, {one.table_name: one.unsharded_shape[1] for one in self._source})
         stack, cores = _stack_of(self._to_shard_layout)
         start, count = (int(number) for number in spec.split()[-1].split(":")[0].split(","))
         start -= start % stack.rows_per_shard  # a test asks from the middle of a shard, and means its beginning
