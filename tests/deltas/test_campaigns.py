@@ -20,10 +20,10 @@ import tensorflow as tf
 from components.deltas.client import apply_chain, rest_call
 from components.deltas.push_form import same_bits
 from components.deltas.updates import Link
+from embedding_core.deltas import graph
 from embedding_core.deltas.content import Delta
 from embedding_core.deltas.protocol import DeltaError
 from embedding_core.deltas.served_state import LoadedVersion, read_state
-from embedding_core.serving import delta_graph
 from tests.deltas.loading import ask_while_written, request_of
 from tests.deltas.rest_server import serving
 from tests.deltas.whole_exports import WholeExports
@@ -250,7 +250,7 @@ def test_no_request_sees_half_a_delta(tmp_path, deltas, answers, pause):
 
 @pytest.mark.slow
 def test_without_the_lock_requests_see_half_a_delta(tmp_path, monkeypatch):
-    monkeypatch.setattr(delta_graph.DeltaState, "guarded", without_lock)
+    monkeypatch.setattr(graph.DeltaState, "guarded", without_lock)
     seen, _ = load_while_written(tmp_path, 100, 3_000, 0.0)
     assert seen.errors == []
     assert seen.torn > 0

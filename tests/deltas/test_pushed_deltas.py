@@ -12,16 +12,15 @@ from http.server import HTTPServer
 
 import pytest
 
+from components.deltas import push_form
 from components.deltas.keys import Deltas
 from components.deltas.updates import numbers_of
-from components.pusher import delta_push
 from components.pusher.publish import publish
 from embedding_core.deltas.protocol import MODEL_DIGEST, DeltaError
 from embedding_core.deltas.served_state import Layout, LoadedVersion
 from embedding_core.errors import ConfigError, ParityError
 from pipelines.commands import cli
 from pipelines.commands.shared_options import FINDINGS
-from tests.components.shadow.logs import predict_log, write_log
 from tests.deltas.rest_server import Handler, serving
 from tests.deltas.worlds import SECRET, World
 from tests.pipelines.commands.exit_code import exit_code
@@ -56,7 +55,7 @@ def publish_whole(folder, base):
 def push(served, models, number, settings=SETTINGS, secret=SECRET, check=lambda folder: {"parity": {}}):
     folders, rows = models
     requests = {"serving_default": rows, "embeddings": rows}
-    return delta_push.push_delta(
+    return push_form.push_delta(
         str(served), str(folders[number]), settings=settings, secret=secret, check=check, requests=requests
     )
 
@@ -105,13 +104,13 @@ def test_nothing_leaves_without_its_proof(models, served, monkeypatch):
 
     with pytest.raises(ParityError):
         push(served, models, 1, check=differs)
-    plan = delta_push.plan_delta
+    plan = push_form.plan_delta
 
     def planned_wrongly(*arguments):
         planned = plan(*arguments)
         return dataclasses.replace(planned, link=plan(str(served), str(models[0][2]), SETTINGS).link)
 
-    monkeypatch.setattr(delta_push, "plan_delta", planned_wrongly)  # the delta of another model
+    monkeypatch.setattr(push_form, "plan_delta", planned_wrongly)  # the delta of another model
     with pytest.raises(DeltaError, match="'serving_default' would not be that of the new model"):
         push(served, models, 1)
     assert numbers_of(served, 1) == []
@@ -123,7 +122,10 @@ def command(monkeypatch):
     monkeypatch.setenv("TFX_EMBEDDINGS_DELTA_SECRET", SECRET.decode())
 
 
+@pytest.mark.room("shadow")
 def test_shadow_compares_with_what_is_served(models, served, command, capsys, monkeypatch, tmp_path):
+    from tests.components.shadow.logs import predict_log, write_log
+
     """A version with its deltas answers as the export that the last delta is of, and not as its own files."""
     push(served, models, 1)
     folders, rows = models
