@@ -324,10 +324,10 @@ parameter-server: venv ## two parameter servers and two workers: seeds against o
 deltas: venv ## the campaigns of deltas in full: chains, refused deltas, load while deltas are applied
 	$(BIN)/pytest -m slow tests/deltas --timeout=7200 -s
 
-bench: venv ## side-by-side measurements against peers; TORCH=, KERAS_RS= <Pythons that have them>
+bench: venv ## side-by-side measurements against peers; TORCH=<a Python that has torch and polars>
 	$(BIN)/python -m benchmarks.vocabulary runs/benchmarks
 	$(BIN)/python -m benchmarks.keras_layer runs/benchmarks/keras_layer --into docs/benchmarks.md \
-	    $(if $(TORCH),--torch $(TORCH)) $(if $(KERAS_RS),--keras-rs $(KERAS_RS))
+	    $(if $(TORCH),--torch $(TORCH))
 	$(BIN)/python -m benchmarks.file_to_model runs/benchmarks/file_to_model --into docs/benchmarks.md --rounds 3 \
 	    $(if $(TORCH),--torch $(TORCH))
 	$(BIN)/python -m benchmarks.simulated_tpu

@@ -12,24 +12,18 @@ Vectors of 64 columns, from a seed, of three kinds:
   (Halko et al., 2011), with items divided by the square root of their counts. Queries are users;
 - "gaussian": normal noise. A search of some lists only cannot work: the best candidates are spread over all lists.
 
-"exact" and each number of probes take turns in one process, as concrete functions that return the best 100. All times
-are wall and CPU time. Milliseconds of a call are medians over the rounds. "Times faster" is the time of the exact
-search divided by the time of the search of lists, also a median over the rounds. Recall is the share of the exact 20
-(and 100) best candidates among the first 20 (and 100) found, over 512 queries.
+"exact" and each number of probes take turns in one process, as functions that return the best 100. Recall is the
+share of the exact 20 (and 100) best candidates among the first 20 (and 100) found, over 512 queries.
 """
 
 import argparse
-import os
-import statistics
-import time
-
-os.environ["TF_USE_LEGACY_KERAS"] = "1"
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import itertools
 
 import numpy as np
 import scipy.sparse
 import tensorflow as tf
 
+from benchmarks.measuring import show, spent, table, take_turns
 from embedding_core.serving.candidate_search import ExactSearch, ListSearch, divide
 from embedding_core.top_k_config import Approximate
 
@@ -113,45 +107,38 @@ def rows_of(function, queries, batch=64):
 
 
 def timed(functions, queries, batch, rounds):
-    """Return, by name, the wall and CPU milliseconds of a call: one pair per round."""
-    calls, times = max(1, 8 // batch), {name: [] for name in functions}
-    for turn in range(rounds + 1):  # the first is not counted
-        for name, function in functions.items():
-            clock, cpu = time.perf_counter(), time.process_time()
-            for call in range(calls):
-                start = (turn * calls + call) * batch % (len(queries) - batch + 1)
-                function(queries[start : start + batch])
-            times[name].append([(time.perf_counter() - clock) / calls * 1e3, (time.process_time() - cpu) / calls * 1e3])
-    return {name: np.array(pairs[1:]) for name, pairs in times.items()}
+    """Return, by name, [rounds, 2]: the CPU and wall milliseconds of a call."""
+
+    def turn(function):
+        places = itertools.cycle(range(0, len(queries) - batch + 1, batch))
+        return lambda: spent(lambda: function(queries[(start := next(places)) : start + batch]), max(1, 8 // batch))
+
+    turns = {name: turn(function) for name, function in functions.items()}
+    take_turns(turns, 1)  # not counted
+    return {name: 1e3 * np.array(times) for name, times in take_turns(turns, rounds).items()}
 
 
 def compare(kind, options):
-    """Measure one kind of vectors, and print a line for each search."""
+    """Measure one kind of vectors; yield the cells of each search."""
     vectors, queries = KINDS[kind](options.candidates, np.random.default_rng(7))
-    lists = Approximate(when="always").lists_of(len(vectors))
-    start, cpu = time.perf_counter(), time.process_time()
-    divided = divide(vectors, lists)
-    spent = f"{time.process_time() - cpu:.0f} CPU s, {time.perf_counter() - start:.0f} s by the clock"
+    lists, made = Approximate(when="always").lists_of(len(vectors)), []
+    cost = spent(lambda: made.append(divide(vectors, lists)))
+    (divided,) = made
     largest = int(np.diff(divided.starts).max())
-    print(f"{kind}: {len(divided.means)} lists, the largest of {largest} candidates, made in {spent}", flush=True)
+    print(f"{kind}: {len(divided.means)} lists, the largest of {largest} candidates, {cost.cpu:.0f} CPU s", flush=True)
     functions = {"exact": traced(ExactSearch(vectors))}
     for probes in options.probes:
         functions[f"{probes} probes"] = traced(ListSearch(vectors, divided, probes))
     given = tf.constant(queries)
     wanted = rows_of(functions["exact"], given)
-    figures = {name: timed(functions, given, batch, options.rounds) for batch, name in _batches(options)}
+    figures = [timed(functions, given, batch, options.rounds) for batch in options.batches]
     for name, function in functions.items():
         found = rows_of(function, given)
         cells = [kind, name, f"{recall(found, wanted, 20):.3f}", f"{recall(found, wanted, K):.3f}"]
-        for times in figures.values():
-            (clock, used), base = np.median(times[name], axis=0), times["exact"]
-            faster, less = (statistics.median(base[:, place] / times[name][:, place]) for place in (0, 1))
-            cells.append(f"{clock:.2f} ({used:.2f} CPU) | {faster:.1f} ({less:.1f})")
-        print(f"| {' | '.join(cells)} |", flush=True)
-
-
-def _batches(options):
-    return [(batch, f"batch of {batch}") for batch in options.batches]
+        for times in figures:
+            (cpu, wall), faster = np.median(times[name], axis=0), np.median(times["exact"] / times[name], axis=0)
+            cells += [f"{wall:.2f} ({cpu:.2f} CPU)", f"{faster[1]:.1f} ({faster[0]:.1f})"]
+        yield cells
 
 
 def main():
@@ -163,10 +150,9 @@ def main():
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 32, 256])
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    columns = " | ".join(f"{name}, ms | times faster" for _, name in _batches(options))
-    print(f"| vectors | search | recall@20 | recall@{K} | {columns} |")
-    for kind in options.kinds:
-        compare(kind, options)
+    rows = [row for kind in options.kinds for row in compare(kind, options)]
+    columns = [column for batch in options.batches for column in (f"batch of {batch}, ms", "times faster")]
+    show(table(["vectors", "search", "recall@20", f"recall@{K}", *columns], rows), None, "")
 
 
 if __name__ == "__main__":

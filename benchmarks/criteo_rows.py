@@ -1,13 +1,10 @@
 """Generates rows like those of the Criteo data set: a label, 13 numbers, and 26 columns of tokens.
 
 The tokens follow a bounded Zipf law. The label depends on some of the columns, so that a model can learn it.
-
-python -m benchmarks.criteo_rows FILE.parquet --rows 200000
 """
 
 from __future__ import annotations
 
-import argparse
 import pathlib
 
 import numpy as np
@@ -15,12 +12,13 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import parquet
 
+from benchmarks.zipf_examples import zipf
+
 NUMBERS = [f"I{index}" for index in range(1, 14)]
 TEXTS = [f"C{index}" for index in range(1, 27)]
 # Numbers of distinct values of Criteo's columns C1 to C26, capped at a million.
 _CARDINALITIES = (1460, 583, 1_000_000, 1_000_000, 305, 24, 12517, 633, 3, 93145, 5683, 1_000_000, 3194)
 _CARDINALITIES += (27, 14992, 1_000_000, 10, 5652, 2173, 4, 1_000_000, 18, 15, 286181, 105, 142572)
-_EXPONENT = 1.05
 _MISSING = 0.05
 _SIGNAL_OF = (0, 4, 8, 13, 16, 19, 21)
 _CHUNK = 100_000
@@ -29,8 +27,7 @@ _CHUNK = 100_000
 def _tokens(index: int, rows: int, generator: np.random.Generator) -> tuple[pa.Array, npt.NDArray[np.float64]]:
     """Draw a column of tokens, and what it adds to the logit of each row."""
     size = _CARDINALITIES[index]
-    weights = np.arange(1, size + 1, dtype=np.float64) ** -_EXPONENT
-    drawn = np.searchsorted(np.cumsum(weights) / weights.sum(), generator.random(rows)).clip(max=size - 1)
+    drawn = zipf(generator, size, rows)
     distinct, inverse = np.unique(drawn, return_inverse=True)
     texts = pa.array([f"{(value * 2654435761 + index * 40503) & 0xFFFFFFFF:08x}" for value in distinct.tolist()])
     missing = generator.random(rows) < (_MISSING if index % 3 == 2 else 0.0)
@@ -65,17 +62,3 @@ def write_rows(path: pathlib.Path, rows: int, seed: int = 7) -> None:
         for start in range(0, rows, _CHUNK):
             writer.write_table(criteo_rows(min(_CHUNK, rows - start), seed + start))
     unfinished.rename(path)
-
-
-def main() -> None:
-    """Write the rows into the file given on the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=pathlib.Path)
-    parser.add_argument("--rows", type=int, default=200_000)
-    parser.add_argument("--seed", type=int, default=7)
-    given = parser.parse_args()
-    write_rows(given.file, given.rows, given.seed)
-
-
-if __name__ == "__main__":
-    main()

@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import pathlib
 import shutil
 import statistics
 import subprocess
-import sys
 import time
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from benchmarks.criteo_rows import NUMBERS, TEXTS, write_rows
-from benchmarks.marked_pages import write_between
+from benchmarks.measuring import cpu_seconds, in_new_process, memory_mb, reset_peak, show, table
 
 Figures: TypeAlias = dict[str, Any]
 
@@ -55,8 +54,8 @@ def run_and_measure(config_file: str) -> Figures:
     marks: list[tuple[str, float, float, float]] = []
 
     def mark(name: str) -> None:
-        marks.append((name, _cpu(), time.monotonic(), _peak_mb()))
-        pathlib.Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak, VmHWM
+        marks.append((name, cpu_seconds(), time.monotonic(), memory_mb("VmHWM")))
+        reset_peak()
 
     class Measured(run_local.ReportingDagRunner):
         def __init__(self, on_change: Any, *others: Any) -> None:
@@ -83,16 +82,6 @@ def run_and_measure(config_file: str) -> Figures:
     return {"nodes": nodes, "auc": auc, "pushed": report.push.pushed}
 
 
-def _cpu() -> float:
-    """Return the CPU seconds of this process and of its finished children."""
-    return sum(os.times()[:4])
-
-
-def _peak_mb() -> float:
-    status = pathlib.Path("/proc/self/status").read_text(encoding="ascii")
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
-
-
 def measure(file: pathlib.Path, folder: pathlib.Path) -> Figures:
     """Run the pipeline in a new process, with a new work_dir and temporary folder, and return its figures."""
     scratch, work = folder / "tmp", folder / "work"
@@ -101,13 +90,10 @@ def measure(file: pathlib.Path, folder: pathlib.Path) -> Figures:
         old.mkdir(parents=True)
     config = folder / "config.yaml"
     config.write_text(json.dumps(configuration(file.absolute(), work.absolute())), encoding="utf-8")
-    command = [sys.executable, "-m", "benchmarks.file_to_model", "--child", str(config), str(folder)]
-    subprocess.run(command, check=True, env={**os.environ, "TMPDIR": str(scratch.absolute())})
-    figures: Figures = json.loads((folder / "child.json").read_text(encoding="utf-8"))
+    figures: Figures = in_new_process(run_and_measure, str(config), TMPDIR=str(scratch.absolute()))
     figures["cpu"] = sum(node["cpu"] for node in figures["nodes"].values())
     figures["peak_mb"] = max(node["peak_mb"] for node in figures["nodes"].values())
-    figures["artifact_bytes"] = {one.name: _bytes(one) for one in sorted((work / "artifacts").iterdir())}
-    figures["work_bytes"] = _bytes(work)
+    figures["artifact_bytes"] = _bytes(work / "artifacts")
     figures["temporary_bytes"] = _bytes(scratch)
     figures["input_bytes"] = file.stat().st_size
     return figures
@@ -124,48 +110,41 @@ def measure_peer(python: str, file: pathlib.Path) -> Figures:
     return figures
 
 
-def table(results: dict[str, list[Figures]]) -> str:
+def median(value: Callable[[Figures], float], runs: list[Figures]) -> float:
+    """Return the median of a value of the runs."""
+    return statistics.median(map(value, runs))
+
+
+def table_of(results: dict[str, list[Figures]]) -> str:
     """Return the figures as a Markdown table: medians of the runs of each size; peak memory of the last size."""
-    sizes = list(results)
-    lines = [f"| CPU s | {' | '.join(f'{int(size):,} rows' for size in sizes)} | peak MB |", "|---|" * 1]
-    lines[1] = "|" + "---|" * (len(sizes) + 2)
-    ours = {size: [run["ours"] for run in results[size]] for size in sizes}
-    for name in ours[sizes[-1]][0]["nodes"]:
-        cells = [f"{statistics.median(run['nodes'][name]['cpu'] for run in ours[size]):.1f}" for size in sizes]
-        peak = statistics.median(run["nodes"][name]["peak_mb"] for run in ours[sizes[-1]])
-        lines.append(f"| {name} | {' | '.join(cells)} | {peak:,.0f} |")
-    totals = [f"**{statistics.median(run['cpu'] for run in ours[size]):.0f}**" for size in sizes]
-    peak = statistics.median(run["peak_mb"] for run in ours[sizes[-1]])
-    lines.append(f"| **whole run** | {' | '.join(totals)} | {peak:,.0f} |")
-    peers = {size: [run["peer"] for run in results[size] if run.get("peer")] for size in sizes}
-    if all(peers.values()):
-        cells = [f"{statistics.median(run['cpu'] for run in peers[size]):.0f}" for size in sizes]
-        peak = statistics.median(run["peak_mb"] for run in peers[sizes[-1]])
-        lines.append(f"| polars and PyTorch | {' | '.join(cells)} | {peak:,.0f} |")
+    ours = [[run["ours"] for run in runs] for runs in results.values()]
+    peers = [[run["peer"] for run in runs if "peer" in run] for runs in results.values()]
+    rows = []
+    for name in ours[-1][0]["nodes"]:
+        cells = [f"{median(lambda run: run['nodes'][name]['cpu'], runs):.1f}" for runs in ours]  # noqa: B023
+        rows.append([name, *cells, f"{median(lambda run: run['nodes'][name]['peak_mb'], ours[-1]):,.0f}"])  # noqa: B023
+    for name, form, sides in (("**whole run**", "**{:.0f}**", ours), ("polars and PyTorch", "{:.0f}", peers)):
+        if all(sides):
+            cells = [form.format(median(lambda run: run["cpu"], runs)) for runs in sides]
+            rows.append([name, *cells, f"{median(lambda run: run['peak_mb'], sides[-1]):,.0f}"])
     for words, value in (
-        ("artifacts, times the input", lambda run: sum(run["artifact_bytes"].values()) / run["input_bytes"]),
+        ("artifacts, times the input", lambda run: run["artifact_bytes"] / run["input_bytes"]),
         ("MB left in the temporary folder", lambda run: run["temporary_bytes"] / _MB),
         ("AUC", lambda run: run["auc"]),
     ):
-        cells = [f"{statistics.median(value(run) for run in ours[size]):.3g}" for size in sizes]
-        lines.append(f"| {words} | {' | '.join(cells)} | |")
-    return "\n".join(lines) + "\n"
+        rows.append([words, *(f"{median(value, runs):.3g}" for runs in ours), ""])
+    return table(["CPU s", *(f"{int(size):,} rows" for size in results), "peak MB"], rows)
 
 
 def main() -> None:
     """Measure the runs, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=pathlib.Path, nargs="?")
+    parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--rows", type=int, nargs="+", default=[50_000, 200_000])
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--torch", help="a Python that has torch and polars")
     parser.add_argument("--into", type=pathlib.Path, help="a file with the marks between which the table is put")
-    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.child:
-        figures = run_and_measure(given.child[0])
-        pathlib.Path(given.child[1], "child.json").write_text(json.dumps(figures), encoding="utf-8")
-        return
     results: dict[str, list[Figures]] = {str(size): [] for size in given.rows}
     for size in given.rows:
         file = given.folder / f"rows-{size}.parquet"
@@ -176,10 +155,7 @@ def main() -> None:
                 run["peer"] = measure_peer(given.torch, file)
             results[str(size)].append(run)
             (given.folder / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
-    text = table(results)
-    print(text)
-    if given.into:
-        write_between(given.into, "file to model", text)
+    show(table_of(results), given.into, "file to model")
 
 
 if __name__ == "__main__":

@@ -16,18 +16,16 @@ import datetime
 import os
 import pathlib
 import shutil
-import statistics
 import threading
 import time
 from collections.abc import Iterator, Sequence
 
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
 from examples.online_retail.prepare_data import Purchase, distinct, prepare, read_purchases
-from pipelines.config import PipelineConfig, load_config
+from pipelines.config import load_config
 
 CONFIG = pathlib.Path(__file__).parents[1] / "examples" / "online_retail" / "daily_runs.yaml"
 FIRST, MONTH = "2011-10", "2011-11"
@@ -95,7 +93,8 @@ def measure(spans: Sequence[Span], folder: pathlib.Path, seconds: float, overrid
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "spans").mkdir(parents=True)
     given = [f"data.path={folder}/spans/{{SPAN}}.parquet", f"work_dir={folder}/work", "split.eval=[eval]"]
-    config = load_config_after(folder, spans[0].rows, [*given, "follow.poll_seconds=0.5", *overrides])
+    write(folder / "spans", 0, spans[0].rows)  # the configuration must find it
+    config = load_config(CONFIG, [*given, "follow.poll_seconds=0.5", *overrides])
     written: dict[int, float] = {}
     for _ in follow(config, runs=1):
         pass
@@ -122,24 +121,16 @@ def measure(spans: Sequence[Span], folder: pathlib.Path, seconds: float, overrid
             begin = written[number] - seconds
             latencies += [answered - (begin + place * seconds) for place in spans[number].places]
         known = trained
-        print(f"span {max(known)} is served; {len(latencies)} events, p95 {quantile(latencies, 95):.1f} s", flush=True)
+        print(
+            f"span {max(known)} is served; {len(latencies)} events, p95 {np.percentile(latencies, 95):.1f} s",
+            flush=True,
+        )
         if len(known) == len(spans):
             return latencies
     return latencies
 
 
-def load_config_after(folder: pathlib.Path, first: pa.Table, overrides: Sequence[str]) -> PipelineConfig:
-    """Write the first span, which the configuration must find, and load the configuration."""
-    write(folder / "spans", 0, first)
-    return load_config(CONFIG, overrides)
-
-
-def quantile(values: Sequence[float], percent: int) -> float:
-    """Return a percentile."""
-    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1] if len(values) > 1 else values[0]
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Measure, and print the percentiles."""
     parser = argparse.ArgumentParser(prog="benchmarks.follow_latency", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("source", type=pathlib.Path, help="folder with the daily *.csv.gz files")
@@ -148,10 +139,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--minutes", type=int, default=15, help="of the shop's time per span; default: %(default)s")
     parser.add_argument("--spans", type=int, default=40, help="number of spans to replay; default: %(default)s")
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
-    given = parser.parse_args(arguments)
+    given = parser.parse_args()
     spans = list(spans_of(read_purchases(given.source), given.minutes, given.spans))
     latencies = measure(spans, given.folder.resolve(), given.seconds, given.overrides)
-    figures = ", ".join(f"p{percent} {quantile(latencies, percent):.1f} s" for percent in (50, 95, 99))
+    figures = ", ".join(f"p{percent} {np.percentile(latencies, percent):.1f} s" for percent in (50, 95, 99))
     replayed = f"{len(latencies)} events in {len(spans) - 1} spans of {given.seconds:g} s"
     print(f"{replayed}: {figures}, at most {max(latencies):.1f} s")
 

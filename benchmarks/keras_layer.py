@@ -1,12 +1,11 @@
-"""Compares a training step of 26 tables: this project's Keras layer, TensorFlow Recommenders, torch and keras-rs.
+"""Compares a training step of 26 tables: this project's Keras layer, TensorFlow Recommenders' and torch.
 
-    python -m benchmarks.keras_layer FOLDER [--cases adagrad-16-onehot ...] [--into docs/benchmarks.md]
-        [--torch PYTHON] [--keras-rs PYTHON]
+    python -m benchmarks.keras_layer FOLDER [--cases adagrad-16-onehot ...] [--into docs/benchmarks.md] [--torch PYTHON]
 
 All variants of a case run on one core. In every round they take turns, a block of steps each, in an order that
 changes, so that other load on the machine affects all of them alike. A second run creates them in the opposite order,
-because the time also depends on where their memory was allocated. Torch and keras-rs run in the Pythons that
-`--torch` and `--keras-rs` name, in processes that wait for their turn.
+because the time also depends on where their memory was allocated. Torch runs in the Python that `--torch` names, in a
+process that waits for its turn.
 
 Figures are CPU times: the median over the rounds, with minimum and maximum. A ratio is the median of the rounds'
 ratios. "of the bytes" is the time of a step divided by the time in which this machine gathers the bytes that the step
@@ -19,11 +18,10 @@ import json
 import os
 import platform
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 
-from benchmarks.marked_pages import write_between
+from benchmarks import keras_layer_steps as steps
+from benchmarks.measuring import in_new_process, ratio, show, spread, table
 
 CASES = [
     f"{optimizer}-{dim}-{kind}"
@@ -32,6 +30,7 @@ CASES = [
     for optimizer in ("sgd", "adagrad", "adam")
 ]
 PEERS = Path(__file__).with_name("peers")
+CORE = max(os.sched_getaffinity(0))
 HEAD = ["case", "variant", "CPU ms a step (least-most)", "of TFRS", "of TFRS' Adagrad", "of the engine", "of the bytes"]
 
 
@@ -46,10 +45,6 @@ def variants_of(case, given):
     variants = dict.fromkeys(names)
     if given.torch:
         variants["torch"] = [given.torch, str(PEERS / "torch_step.py")]
-    if given.keras_rs and case == "adagrad-16-onehot":
-        for backend in ("tensorflow", "jax"):
-            command = ["env", f"KERAS_BACKEND={backend}", given.keras_rs, str(PEERS / "keras_rs_step.py")]
-            variants[f"keras-rs {backend}"] = command
     return variants
 
 
@@ -59,7 +54,7 @@ def measure(case, given):
     file = ids_file(given, kind)
     variants = list(variants_of(case, given).items())
     runs = [
-        child("print_case", (name, int(dim), kind), dict(order), file, given.rounds)
+        in_new_process(steps.measure_case, (name, int(dim), kind), dict(order), file, given.rounds, core=CORE)
         for order in (variants, variants[::-1])
     ]
     found = {variant: runs[0]["times"][variant] + runs[1]["times"][variant] for variant, _ in variants}
@@ -79,64 +74,34 @@ def ids_file(given, kind):
     """Return the file of ids that every variant reads; write it if it does not exist."""
     file = given.folder / f"ids-{kind}-{given.rows}.npz"
     if not file.exists():
-        from benchmarks.keras_layer_steps import sizes, write_ids
-
-        write_ids(file, kind, sizes(given.rows))
-    return file
+        steps.write_ids(file, kind, steps.sizes(given.rows))
+    return str(file)
 
 
-def child(function, *arguments):
-    """Run a function of `keras_layer_steps` in a new process on one core, and return the JSON that it prints."""
-    core = str(max(os.sched_getaffinity(0)))
-    code = "import sys; from pathlib import PosixPath; from benchmarks import keras_layer_steps as steps; "
-    command = ["taskset", "-c", core, sys.executable, "-c", f"{code}steps.{function}(*{arguments!r})"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(done.stderr[-2000:])
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def lines_of(case, kept):
-    """Yield a table row for each variant of a case."""
+def rows_of(case, kept):
+    """Yield the cells of each variant of a case; a ratio is "" if there is no base."""
     times = kept["times"]
     adagrad = times.get("tfrs adagrad") or (times["tfrs"] if case.startswith("adagrad") else None)
     for variant, own in times.items():
-        median = statistics.median(own)
-        ratios = [ratio(own, base) for base in (times.get("tfrs"), adagrad, times["engine"])]
-        cells = [case, variant, f"{median:.1f} ({min(own):.1f}-{max(own):.1f})", *ratios]
-        yield "| " + " | ".join([*cells, f"{median / kept['bound_ms']:.1f}"]) + " |"
-
-
-def ratio(own, base):
-    """Return the median of the rounds' ratios, or "" if there is no base."""
-    if base is None:
-        return ""
-    return f"{statistics.median(mine / other for mine, other in zip(own, base, strict=True)):.2f}"
+        ratios = [ratio(own, base) if base else "" for base in (times.get("tfrs"), adagrad, times["engine"])]
+        yield [case, variant, spread(own), *ratios, f"{statistics.median(own) / kept['bound_ms']:.1f}"]
 
 
 def report(folder):
-    """Return the table of all cases in the folder, with a line on the machine before it and one on memory after it."""
+    """Return the table of all cases in the folder, with a line on the setting before it and one on memory after it."""
     kept = {case: json.loads(file.read_text()) for case in CASES if (file := folder / f"{case}.json").exists()}
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("tensorflow", "tensorflow-recommenders")]
     versions += sorted({version for one in kept.values() for version in one["versions"].values()})
     loads = [one["load"] for one in kept.values()]
     rates = sorted(one["rate"] / 1e9 for one in kept.values())
-    machine = f"{processor()}, Python {platform.python_version()}; {', '.join(versions)}; "
+    machine = f"{os.cpu_count()} cores, one used, Python {platform.python_version()}; {', '.join(versions)}; "
     machine += f"load {min(loads):.1f} to {max(loads):.1f}; rows gathered at {rates[0]:.1f} to {rates[-1]:.1f} GB/s.\n"
-    table = [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
-    table += [line for case, one in kept.items() for line in lines_of(case, one)]
+    text = machine + "\n" + table(HEAD, [row for case, figures in kept.items() for row in rows_of(case, figures)])
     memory = folder / "memory.json"
     if memory.exists():
         parts = [f"{name} {factor:.2f}" for name, factor in json.loads(memory.read_text()).items()]
-        table += ["", f"Peak memory in engine mode over that of tables and slots, dim 64: {', '.join(parts)}."]
-    return "\n".join([machine, *table, ""])
-
-
-def processor():
-    """Return the name of the processor and its number of cores."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores, one used"
+        text += f"\nPeak memory in engine mode over that of tables and slots, dim 64: {', '.join(parts)}.\n"
+    return text
 
 
 def main():
@@ -148,7 +113,6 @@ def main():
     parser.add_argument("--cases", nargs="*", default=CASES, choices=CASES)
     parser.add_argument("--memory", nargs="*", default=["sgd", "adagrad", "adam"], help="optimizers to measure it of")
     parser.add_argument("--torch", help="a Python that has torch")
-    parser.add_argument("--keras-rs", help="a Python that has keras-rs, TensorFlow and JAX")
     parser.add_argument("--into", type=Path, help="file that holds the marks, such as docs/benchmarks.md")
     given = parser.parse_args()
     given.folder = given.folder.absolute()
@@ -157,16 +121,10 @@ def main():
         measure(case, given)
     if given.memory:
         file = ids_file(given, "onehot")
-        found = {name: child("print_memory", name, 64, file) for name in given.memory}
+        found = {name: in_new_process(steps.measure_memory, name, 64, file, core=CORE) for name in given.memory}
         (given.folder / "memory.json").write_text(json.dumps(found))
-    text = report(given.folder)
-    print(text)
-    if given.into:
-        write_between(given.into, "keras layer", text)
+    show(report(given.folder), given.into, "keras layer")
 
-
-os.environ["TF_USE_LEGACY_KERAS"] = "1"
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 if __name__ == "__main__":
     main()

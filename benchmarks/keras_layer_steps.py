@@ -1,21 +1,17 @@
 """Measures one case of `benchmarks.keras_layer` in this process: makes ids and steps, and times them in turn."""
 
 import gc
-import json
-import resource
 import statistics
 import subprocess
-import time
-from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from benchmarks.measuring import memory_mb, spent, take_turns
 from embedding_core.layer import TPUEmbedding
 
 TABLES, BATCH, DISTINCT = 26, 4096, 4
-PEERS = Path(__file__).with_name("peers")
 tpu = tf.tpu.experimental.embedding
 
 
@@ -98,10 +94,7 @@ class Own:
 
     def turn(self):
         """Take a step on each batch, and return the mean CPU milliseconds of a step."""
-        start = time.process_time()
-        for ids in self._batches:
-            self._step(ids)
-        return 1e3 * (time.process_time() - start) / len(self._batches)
+        return 1e3 * spent(lambda: [self._step(ids) for ids in self._batches]).cpu / len(self._batches)
 
 
 class Peer:
@@ -134,12 +127,8 @@ def measured(case, variants, file, rounds):
         variant: Peer([*command, str(file), name, str(dim)]) if command else Own(variant, name, rows, dim, found)
         for variant, command in variants.items()
     }
-    times = {variant: [] for variant in runs}
     gc.disable()
-    for turn in range(rounds):
-        order = list(runs)
-        for variant in order[turn % len(order) :] + order[: turn % len(order)]:
-            times[variant].append(runs[variant].turn())
+    times = take_turns({variant: run.turn for variant, run in runs.items()}, rounds)
     return times, {variant: run.version for variant, run in runs.items() if run.version}
 
 
@@ -165,30 +154,24 @@ def gather_rate(total, dim):
     ids = tf.constant(np.random.default_rng(1).integers(0, total, 400_000))
     gather = tf.function(lambda: tf.gather(table, ids))
     gather()
-    rates = []
-    for _ in range(7):
-        start = time.process_time()
-        gather()
-        rates.append(400_000 * dim * 4 / (time.process_time() - start))
-    return statistics.median(rates)
+    return 400_000 * dim * 4 / statistics.median(spent(gather).cpu for _ in range(7))
 
 
-def print_case(case, variants, file, rounds):
-    """Measure a case and print it as JSON."""
+def measure_case(case, variants, file, rounds):
+    """Measure a case; return its figures by name."""
     times, versions = measured(case, variants, file, rounds)
     moved, rate = bytes_to_move(case, file), gather_rate(sum(sizes_of(file)), case[1])
-    print(json.dumps({"times": times, "versions": versions, "bound_ms": 1e3 * moved / rate, "rate": rate}))
+    return {"times": times, "versions": versions, "bound_ms": 1e3 * moved / rate, "rate": rate}
 
 
-def print_memory(optimizer, dim, file):
-    """Print by how much training in engine mode raises the peak memory, as a multiple of tables and slots."""
+def measure_memory(optimizer, dim, file):
+    """Return by how much training in engine mode raises the peak memory, as a multiple of tables and slots."""
     found = list(batches(file, "onehot"))
     small = step_of("engine", optimizer, [4] * TABLES, dim)
     small({name: ids % 4 for name, ids in found[0].items()})  # allocates TensorFlow's own buffers, which do not count
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = memory_mb("VmHWM")
     step = step_of("engine", optimizer, sizes_of(file), dim)
     for ids in found:
         step(ids)
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     slots = {"sgd": 0, "adagrad": 1, "adam": 2}[optimizer]
-    print(json.dumps((after - before) * 1024 / ((1 + slots) * sum(sizes_of(file)) * dim * 4)))
+    return (memory_mb("VmHWM") - before) * 2**20 / ((1 + slots) * sum(sizes_of(file)) * dim * 4)

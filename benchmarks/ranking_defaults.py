@@ -11,16 +11,15 @@ is there is not repeated.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import pathlib
 import statistics
-import subprocess
-import sys
 from typing import Any, TypeAlias
 
 from pyarrow import parquet
 
-from benchmarks.marked_pages import write_between
+from benchmarks.measuring import in_new_process, show, table
 from benchmarks.ranking_sets import DEVELOPMENT, HELD_OUT
 
 Results: TypeAlias = dict[str, dict[str, float]]
@@ -47,68 +46,56 @@ def configuration(name: str, rows: int, folder: pathlib.Path, seed: int) -> dict
     }
 
 
-def run(config_file: str) -> None:
-    """Run the pipeline, and print the AUC of each scorer as the last line."""
+def run(config_file: str) -> dict[str, float]:
+    """Run the pipeline, and return the AUC of each scorer."""
     from pipelines.config import load_config
     from pipelines.local.run_local import run as run_local
 
     _, report = run_local(load_config(config_file))
     assert report is not None
-    print(json.dumps({one["scorer"]: one["metrics"]["AUC"] for one in report.quality}))
+    return {scores["scorer"]: scores["metrics"]["AUC"] for scores in report.quality}
 
 
 def measure(name: str, rows: int, folder: pathlib.Path, seed: int) -> dict[str, float]:
     """Run the pipeline in a new process; return the AUC of the model and of the regression."""
     file = folder / "config.yaml"
     file.write_text(json.dumps(configuration(name, rows, folder.absolute(), seed)), encoding="utf-8")
-    command = [sys.executable, "-m", "benchmarks.ranking_defaults", "--child", str(file)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    figures = json.loads(done.stdout.strip().splitlines()[-1])
+    figures = in_new_process(run, str(file))
     return {"model": figures["this model"], "regression": figures["logistic regression, one-hot"]}
 
 
-def table(results: Results) -> str:
+def table_of(results: Results) -> str:
     """Return the mean and range of the AUC over the seeds, as a Markdown table."""
-    lines = ["| set | rows | seeds | model | regression | difference |", "|---|---|---|---|---|---|"]
+    lines = []
     for name, rows in dict.fromkeys(tuple(key.split("|")[:2]) for key in results):
         runs = [one for key, one in results.items() if key.split("|")[:2] == [name, rows]]
         model, regression = (statistics.mean(one[key] for one in runs) for key in ("model", "regression"))
         values = [one["model"] for one in runs]
         shown = f"{model:.4f}" + (f" ({min(values):.4f}-{max(values):.4f})" if len(runs) > 1 else "")
         kind = "development" if name in DEVELOPMENT else "held out"
-        lines.append(
-            f"| {name}, {kind} | {int(rows):,} | {len(runs)} | {shown} | {regression:.4f} | {model - regression:+.4f} |"
-        )
-    return "\n".join(lines) + "\n"
+        cells = f"{int(rows):,}", f"{len(runs)}", shown, f"{regression:.4f}", f"{model - regression:+.4f}"
+        lines.append([f"{name}, {kind}", *cells])
+    return table(["set", "rows", "seeds", "model", "regression", "difference"], lines)
 
 
 def main() -> None:
     """Measure the runs, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=pathlib.Path, nargs="?")
+    parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--rows", type=int, nargs="+", default=[50_000, 200_000])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--sets", nargs="+", choices=[*DEVELOPMENT, *HELD_OUT], default=[*DEVELOPMENT, *HELD_OUT])
     parser.add_argument("--into", type=pathlib.Path, help="a file with the marks between which the table is put")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.child:
-        run(given.child)
-        return
     given.folder.mkdir(parents=True, exist_ok=True)
     kept = given.folder / "results.json"
     results: Results = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
-    for rows in given.rows:
-        for name in given.sets:
-            for seed in given.seeds:
-                key = f"{name}|{rows}|{seed}"
-                if key not in results:
-                    results[key] = measure(name, rows, given.folder, seed)
-                    kept.write_text(json.dumps(results, indent=1), encoding="utf-8")
-    text = table(results)
-    print(text)
-    if given.into:
-        write_between(given.into, "ranking defaults", text)
+    for rows, name, seed in itertools.product(given.rows, given.sets, given.seeds):
+        key = f"{name}|{rows}|{seed}"
+        if key not in results:
+            results[key] = measure(name, rows, given.folder, seed)
+            kept.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    show(table_of(results), given.into, "ranking defaults")
 
 
 if __name__ == "__main__":

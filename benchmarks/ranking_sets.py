@@ -13,8 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from benchmarks.criteo_rows import NUMBERS, criteo_rows
+from benchmarks.zipf_examples import zipf
+
 Floats: TypeAlias = npt.NDArray[np.float64]
-Ids: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,18 +39,11 @@ class RowSet:
         return tuple(name for name in self.table.column_names if name not in (*self.dense, "label"))
 
 
-def _zipf(generator: np.random.Generator, size: int, exponent: float, rows: int) -> Ids:
-    """Draw ids from 0 to `size` - 1 by a bounded Zipf law."""
-    cumulated = np.cumsum(np.arange(1, size + 1, dtype=np.float64) ** -exponent)
-    drawn: Ids = np.searchsorted(cumulated, generator.random(rows) * cumulated[-1]).clip(max=size - 1)
-    return drawn
-
-
 def _labels(generator: np.random.Generator, logit: Floats) -> pa.Array:
     return pa.array((generator.random(len(logit)) < 1 / (1 + np.exp(-logit))).astype(np.int64))
 
 
-def _tokens(name: str, ids: Ids) -> pa.Array:
+def _tokens(name: str, ids: npt.NDArray[np.int64]) -> pa.Array:
     return pa.array([f"{name}{value}" for value in ids.tolist()])
 
 
@@ -66,7 +61,7 @@ def _advertising(rows: int, seed: int, *, deviation: float, pairs: int) -> RowSe
         columns[f"I{index + 1}"] = pa.array(values, mask=missing)
     vectors = []
     for index, size in enumerate(sizes.tolist()):
-        ids = _zipf(generator, size, world.uniform(0.9, 1.3), rows)
+        ids = zipf(generator, size, rows, world.uniform(0.9, 1.3))
         missing = generator.random(rows) < (0.1 if index % 5 == 2 else 0.0)
         effects = world.normal(0, deviation * world.choice([0.2, 1.0]), size)
         logit += np.where(missing, 0.0, effects[ids])
@@ -97,7 +92,7 @@ def _visits(rows: int, seed: int) -> RowSet:
         columns[f"count{index}"] = pa.array(values)
     codes = world.normal(0, 0.35, 900)
     for index, size in enumerate((900, 900, 900, 70, 18, 9, 8, 6, 10, 3, 3, 4, 4, 2)):
-        ids = _zipf(generator, size, 1.0, rows)
+        ids = zipf(generator, size, rows, 1.0)
         if index < 3:
             ids = (ids + np.floor(time * 40).astype(np.int64) * (generator.random(rows) < 0.1)) % size
         effects = codes if index < 3 else world.normal(0, 0.25, size)
@@ -111,7 +106,7 @@ def _ratings(rows: int, seed: int) -> RowSet:
     world, generator = np.random.default_rng([seed, 5]), np.random.default_rng([seed, 6])
     users, items = 6000, 4000
     tastes, kinds = world.normal(0, 1, (users, 4)), world.normal(0, 1, (items, 4))
-    user, item = _zipf(generator, users, 0.7, rows), _zipf(generator, items, 0.9, rows)
+    user, item = zipf(generator, users, rows, 0.7), zipf(generator, items, rows, 0.9)
     logit = 0.3 + world.normal(0, 0.7, users)[user] + world.normal(0, 0.9, items)[item]
     logit += 0.35 * np.einsum("rd,rd->r", tastes[user], kinds[item])
     genre = np.argmax(kinds @ world.normal(0, 1, (4, 18)), 1)
@@ -138,7 +133,7 @@ def _census(rows: int, seed: int) -> RowSet:
         logit += world.normal(0, 0.5) * score + world.normal(0, 0.25) * (np.minimum(score, 3) ** 2 - 1)
         columns[f"number{index}"] = pa.array(np.round(values))
     for index, size in enumerate((9, 16, 7, 15, 6, 5, 2, 42)):
-        ids = _zipf(generator, size, 1.0, rows)
+        ids = zipf(generator, size, rows, 1.0)
         logit += world.normal(0, 0.6, size)[ids]
         columns[f"group{index}"] = _tokens(f"k{index}_", ids)
         drawn.append((ids, size))
@@ -151,8 +146,6 @@ def _census(rows: int, seed: int) -> RowSet:
 
 
 def _criteo(rows: int, seed: int) -> RowSet:
-    from benchmarks.criteo_rows import NUMBERS, criteo_rows
-
     return RowSet(criteo_rows(rows, seed), tuple(NUMBERS), True)
 
 

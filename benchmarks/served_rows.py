@@ -11,16 +11,13 @@ import argparse
 import functools
 import os
 import statistics
-import time
 from pathlib import Path
-
-os.environ["TF_USE_LEGACY_KERAS"] = "1"
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.serving import CALLS, DIM, NAMES, ROWS, Case, Served, examples_of, measure, ours
+from benchmarks.measuring import ratio, show, spent, spread, table, take_turns
+from benchmarks.serving import DIM, NAMES, ROWS, Case, Served, examples_of, measure, ours
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.rows_dtype import ROWS_DTYPES
 from embedding_core.serving.lookups import rounded
@@ -31,49 +28,43 @@ LOADED_DIM = 64
 
 
 def lookups(options):
-    """Print a table row for each kind of ids and batch size."""
+    """Yield the cells of each kind of ids and batch size."""
     generator = np.random.default_rng(7)
     tables = [generator.normal(0, 0.1, (ROWS, DIM)).astype(np.float32) for _ in NAMES]
     for case in (Case(False, False), Case(False, True)):
         served = {dtype: Served(functools.partial(ours, rows_dtype=dtype), case, tables, "") for dtype in ROWS_DTYPES}
         for batch in options.batches:
-            examples = examples_of(case, batch, 0.0, generator)
-            found = measure(served, examples, CALLS.get(batch, 8), options.rounds)
-            exact = found["float32"]
-            cells = [f"{statistics.median(found[dtype]):.0f}" for dtype in ROWS_DTYPES]
-            for dtype in ROWS_DTYPES[1:]:
-                ratios = sorted(mine / full for mine, full in zip(found[dtype], exact, strict=True))
-                cells.append(f"{statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})")
-            print(f"| {case} | {batch} | {' | '.join(cells)} |", flush=True)
+            times = measure(served, examples_of(case, batch, generator), options.rounds)
+            middle = (f"{statistics.median(times[dtype]):.0f}" for dtype in ROWS_DTYPES)
+            ratios = (ratio(times[dtype], times["float32"]) for dtype in ROWS_DTYPES[1:])
+            yield [str(case), str(batch), *middle, *ratios]
 
 
 def loads(options):
-    """Print a table row for each type: bytes, CPU seconds to load, and the error of the rows."""
+    """Yield the cells of each type: bytes, CPU seconds to load, and the error of the rows."""
     rows = np.random.default_rng(7).normal(0, 0.1, (options.rows, LOADED_DIM)).astype(np.float32)
     config = EmbeddingConfig(
         tables=(TableConfig(name="item", vocabulary_size=options.rows, dim=LOADED_DIM),),
         features=(FeatureConfig(name="item", table="item"),),
     )
-    folders, sizes, seconds = {}, {}, {dtype: [] for dtype in ROWS_DTYPES}
+    sizes, turns = {}, {}
     for dtype in ROWS_DTYPES:
-        folders[dtype] = Path(options.folder) / f"served_{dtype}"
+        folder = Path(options.folder) / f"served_{dtype}"
         module = ServingModule(config, {"item": rows}, {}, None, dtype)
-        tf.saved_model.save(module, str(folders[dtype]), signatures=embeddings_signature(module))
-        sizes[dtype] = sum(file.stat().st_size for file in folders[dtype].rglob("*") if file.is_file())
-    for _ in range(options.rounds):
-        for dtype, folder in folders.items():
-            start = time.process_time()
-            with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
-                tf.compat.v1.saved_model.load(session, ["serve"], str(folder))
-            seconds[dtype].append(time.process_time() - start)
+        tf.saved_model.save(module, str(folder), signatures=embeddings_signature(module))
+        sizes[dtype] = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        turns[dtype] = functools.partial(spent, functools.partial(load, str(folder)))
+    seconds = take_turns(turns, options.rounds)
     for dtype in ROWS_DTYPES:
         gap = np.abs(rounded(rows, dtype) - rows)
-        print(
-            f"| {dtype} | {sizes[dtype]:,} | {sizes[dtype] / sizes['float32']:.3f} | "
-            f"{statistics.median(seconds[dtype]):.2f} ({min(seconds[dtype]):.2f}-{max(seconds[dtype]):.2f}) | "
-            f"{gap.max():.2g} | {gap.mean():.2g} |",
-            flush=True,
-        )
+        share, spread_of = sizes[dtype] / sizes["float32"], spread([each.cpu for each in seconds[dtype]], 2)
+        yield [dtype, f"{sizes[dtype]:,}", f"{share:.3f}", spread_of, f"{gap.max():.2g}", f"{gap.mean():.2g}"]
+
+
+def load(folder):
+    """Load a model into a session."""
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
+        tf.compat.v1.saved_model.load(session, ["serve"], folder)
 
 
 def main():
@@ -85,12 +76,13 @@ def main():
     parser.add_argument("--rows", type=int, default=1_000_000)
     options = parser.parse_args()
     os.makedirs(options.folder, exist_ok=True)
-    print("| case | batch | float32 us | float16 us | int8 us | float16 / float32 (range) | int8 / float32 (range) |")
-    print("|---|---|---|---|---|---|---|")
-    lookups(options)
-    print("\n| rows | bytes of the model | share | CPU s to load (range) | largest error | mean error |")
-    print("|---|---|---|---|---|---|")
-    loads(options)
+    times, ratios = (
+        [f"{dtype} us" for dtype in ROWS_DTYPES],
+        [f"{dtype} / float32 (range)" for dtype in ROWS_DTYPES[1:]],
+    )
+    show(table(["case", "batch", *times, *ratios], lookups(options)), None, "")
+    head = ["rows", "bytes of the model", "share", "CPU s to load (range)", "largest error", "mean error"]
+    show(table(head, loads(options)), None, "")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Compares the lookups of an exported model with TensorFlow's `serving_embedding_lookup`, on CPU, including parsing.
 
-    python -m benchmarks.serving [--batches 1 32 512] [--rounds 9] [--missing 0.0] [--load-tokens 10000000]
+    python -m benchmarks.serving [--batches 1 32 512] [--rounds 9] [--load-tokens 10000000]
 
 26 features, tables of 100,000 rows x 16, ids and tokens by a bounded Zipf law (s = 1.05). Each variant is a graph whose
 only input is serialized tf.Examples; it is called through a session callable, as in TensorFlow Serving. The 26 vectors
@@ -10,44 +10,34 @@ columns; "bare" also looks up, but does not handle missing values and invalid id
 """
 
 import argparse
-import os
-import resource
+import functools
 import statistics
 import tempfile
-import time
 from pathlib import Path
-
-os.environ["TF_USE_LEGACY_KERAS"] = "1"
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.measuring import ratio, resources, show, spent, table, take_turns
+from benchmarks.zipf_examples import zipf
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.serving.serving_module import ServingModule
 from embedding_core.serving.signatures import signature_of_examples
 
-FEATURES, ROWS, DIM, SKEW = 26, 100_000, 16, 1.05
+FEATURES, ROWS, DIM = 26, 100_000, 16
 NAMES = [f"f{number:02d}" for number in range(FEATURES)]
 CALLS = {1: 100, 32: 40, 512: 8}
 
 
-def zipf_ids(generator, size):
-    """Draw ids 0 .. ROWS - 2 with weights of 1 / (id + 1)**SKEW; the last row is for unknown tokens."""
-    weights = np.cumsum(1.0 / np.arange(1, ROWS) ** SKEW)
-    return np.searchsorted(weights / weights[-1], generator.random(size)).astype(np.int64)
-
-
-def examples_of(case, batch, missing, generator):
-    """Make serialized tf.Examples with one id or token per feature, or one to five; a share `missing` is left out."""
+def examples_of(case, batch, generator):
+    """Make serialized tf.Examples with one id or token per feature, or one to five."""
     rows = []
     for _ in range(batch):
         example = tf.train.Example()
         for name in NAMES:
             count = int(generator.integers(1, 6)) if case.multivalent else 1
-            if generator.random() < missing:
-                continue
-            ids = zipf_ids(generator, count).tolist()
+            ids = zipf(generator, ROWS - 1, count).tolist()  # the last row is for unknown tokens
             values = example.features.feature[name]
             if case.tokens:
                 values.bytes_list.value.extend(b"token-%07d" % number for number in ids)
@@ -57,12 +47,16 @@ def examples_of(case, batch, missing, generator):
     return np.array(rows, object)
 
 
-class Case:
+class Case(NamedTuple):
     """One of the four cases: ids or tokens, one value or several."""
 
-    def __init__(self, tokens, multivalent):
-        self.tokens, self.multivalent = tokens, multivalent
-        self.dtype = tf.string if tokens else tf.int64
+    tokens: bool
+    multivalent: bool
+
+    @property
+    def dtype(self):
+        """The type of a column."""
+        return tf.string if self.tokens else tf.int64
 
     def __str__(self):
         return f"{'tokens' if self.tokens else 'ids'}, {'multivalent' if self.multivalent else 'single-valued'}"
@@ -189,41 +183,28 @@ class Served:
         self.nodes = len(function.graph.get_operations())
 
 
-def measure(served, examples, calls, rounds):
+def measure(served, examples, rounds):
     """Return the CPU microseconds per call, one figure per round, by variant."""
-    found = {name: [] for name in served}
-    for _ in range(rounds):
-        for name, side in served.items():
-            start = time.process_time()
-            for _ in range(calls):
-                side.call(examples)
-            found[name].append((time.process_time() - start) / calls * 1e6)
-    return found
+    calls = CALLS.get(len(examples), 8)
+    turns = {
+        name: functools.partial(spent, lambda side=side: side.call(examples), calls) for name, side in served.items()
+    }
+    return {name: [1e6 * each.cpu for each in times] for name, times in take_turns(turns, rounds).items()}
 
 
 def compare(case, options, vocabulary):
-    """Measure one case, and print a table row per batch size and the numbers of graph nodes."""
+    """Measure one case; yield the cells of each batch size."""
     generator = np.random.default_rng(7)
     tables = [generator.normal(size=(ROWS, DIM)).astype(np.float32) for _ in NAMES]
     served = {name: Served(build, case, tables, vocabulary) for name, build in SIDES.items()}
     nodes = ", ".join(f"{name} {side.nodes}" for name, side in served.items())
-    for batch in options.batches:
-        examples = examples_of(case, batch, options.missing, generator)
-        np.testing.assert_allclose(served["ours"].call(examples), served["upstream"].call(examples), 1e-5, 1e-6)
-        found = measure(served, examples, CALLS.get(batch, 8), options.rounds)
-        middle = {name: statistics.median(times) for name, times in found.items()}
-        ratios = [mine / theirs for mine, theirs in zip(found["ours"], found["upstream"], strict=True)]
-        parse, least = (
-            statistics.median(mine / alone for mine, alone in zip(found["ours"], found[other], strict=True))
-            for other in ("parsing", "bare")
-        )
-        print(
-            f"| {case} | {batch} | {middle['ours']:.0f} | {middle['upstream']:.0f} | {middle['parsing']:.0f} | "
-            f"{middle['bare']:.0f} | {statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f}) | "
-            f"{parse:.2f} | {least:.2f} |",
-            flush=True,
-        )
     print(f"nodes of the signature, {case}: {nodes}", flush=True)
+    for batch in options.batches:
+        examples = examples_of(case, batch, generator)
+        np.testing.assert_allclose(served["ours"].call(examples), served["upstream"].call(examples), 1e-5, 1e-6)
+        times = measure(served, examples, options.rounds)
+        middle = (f"{statistics.median(times[name]):.0f}" for name in SIDES)
+        yield [str(case), str(batch), *middle, *(ratio(times["ours"], times[name]) for name in list(SIDES)[1:])]
 
 
 def load(tokens, folder):
@@ -232,12 +213,11 @@ def load(tokens, folder):
 
     path = str(Path(folder) / "large.txt")
     write_vocabulary(path, tokens)
-    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-    table = TokenTable(path, tokens + 1, 1)
-    spent = time.process_time() - start
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-    assert table.ids_of(tf.constant([b"token-%07d" % (tokens - 1), b"?"])).numpy().tolist() == [tokens - 1, tokens]
-    print(f"a vocabulary of {tokens} tokens: {grown / tokens:.1f} bytes a token at the peak, {spent:.1f} CPU s")
+    held = []
+    figures = resources(lambda: held.append(TokenTable(path, tokens + 1, 1)))
+    assert held[0].ids_of(tf.constant([b"token-%07d" % (tokens - 1), b"?"])).numpy().tolist() == [tokens - 1, tokens]
+    grown = figures["peak_mb"] * 2**20 / tokens
+    print(f"a vocabulary of {tokens} tokens: {grown:.1f} bytes a token at the peak, {figures['cpu']:.1f} CPU s")
 
 
 def main():
@@ -245,23 +225,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 32, 512])
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--missing", type=float, default=0.0, help="share of values that examples lack")
     parser.add_argument("--only", default="", help="part of the name of a case: 'ids', 'tokens, single' ...")
     parser.add_argument("--load-tokens", type=int, default=10_000_000, help="vocabulary to load; 0 for none")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        if options.load_tokens:  # first, because the peak (ru_maxrss) never falls
+        if options.load_tokens:
             load(options.load_tokens, folder)
         vocabulary = str(Path(folder) / "tokens.txt")
         write_vocabulary(vocabulary, ROWS - 1)
-        print(
-            "| case | batch | ours us | upstream us | parsing us | bare us | ours / upstream (range) | ours / parsing "
-            "| ours / bare |"
-        )
-        print("|---|---|---|---|---|---|---|---|---|")
-        for case in (Case(tokens, multivalent) for tokens in (False, True) for multivalent in (False, True)):
-            if options.only in str(case):
-                compare(case, options, vocabulary)
+        cases = [Case(tokens, multivalent) for tokens in (False, True) for multivalent in (False, True)]
+        rows = [row for case in cases if options.only in str(case) for row in compare(case, options, vocabulary)]
+    times = [f"{name} us" for name in SIDES]
+    head = ["case", "batch", *times, "ours / upstream (range)", "ours / parsing (range)", "ours / bare (range)"]
+    show(table(head, rows), None, "")
 
 
 if __name__ == "__main__":

@@ -8,12 +8,10 @@ prints the median ratios of the step to the plain step of the same turn.
 """
 
 import argparse
-import os
-import re
+import functools
 import statistics
-import subprocess
-import sys
-import time
+
+from benchmarks.measuring import in_new_process, ratio, show, spent, spread, table, take_turns
 
 TABLES, DIM, ROWS, BATCH, STEPS = 26, 16, 10_000, 4096, 24
 
@@ -112,7 +110,7 @@ def simulated(kind, generator, hosts, cores):
 
 
 def measure(kind, topology):
-    """Trace, warm up, and time the steps of one setting; print a line for `measured` to parse."""
+    """Trace, warm up, and time the steps of one setting; return seconds by name."""
     import numpy as np
     import tensorflow as tf
 
@@ -120,44 +118,24 @@ def measure(kind, topology):
     sizes = [int(number) for number in topology.split("x")] if "x" in topology else []
     step, batches = simulated(kind, generator, *sizes) if sizes else plain(kind, generator)
     function = tf.function(step, autograph=False, reduce_retracing=True)
-    start, used = time.perf_counter(), time.process_time()
-    function.get_concrete_function(batches[0])
-    traced = time.perf_counter() - start, time.process_time() - used
+    traced = spent(lambda: function.get_concrete_function(batches[0]))
     for batch in batches:
         function(batch)
-    wall, cpu = [], []
-    for turn in range(STEPS):
-        start, used = time.perf_counter(), time.process_time()
-        function(batches[turn % len(batches)])
-        wall.append(1e3 * (time.perf_counter() - start))
-        cpu.append(1e3 * (time.process_time() - used))
-    print("result", statistics.median(cpu), statistics.median(wall), *reversed(traced))
+    steps = [spent(functools.partial(function, batches[turn % len(batches)])) for turn in range(STEPS)]
+    cpu, wall = (statistics.median(times) for times in zip(*steps, strict=True))
+    return {"cpu": cpu, "wall": wall, "traced_cpu": traced.cpu, "traced_wall": traced.wall}
 
 
-def measured(kind, topology):
-    """Measure in a new process; return CPU and wall milliseconds of a step, and CPU and wall seconds of tracing."""
-    command = [sys.executable, "-m", "benchmarks.simulated_tpu", "--kinds", kind, "--measure", topology]
-    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return [float(number) for number in re.search(r"result (.*)", found).group(1).split()]
-
-
-def spread(values):
-    """Return the median of the values, then the least and the most in brackets."""
-    return f"{statistics.median(values):.1f} ({min(values):.1f}-{max(values):.1f})"
-
-
-def report(kind, topology, runs, base):
-    """Print one row of the table."""
-    cpu, wall, traced, traced_wall = zip(*runs, strict=True)
-    ratios = [
-        f"{statistics.median(one[place] / plain[place] for one, plain in zip(runs, base, strict=True)):.2f}x"
-        for place in (0, 1)
-    ]
-    print(
-        f"| {kind} | {topology} | {spread(cpu)} | {ratios[0]} | {spread(wall)} | {ratios[1]} "
-        f"| {spread(traced)} | {spread(traced_wall)} |",
-        flush=True,
-    )
+def rows_of(kind, runs):
+    """Yield the cells of each setting."""
+    for topology in runs:
+        figures, base = (
+            {name: [run[name] for run in runs[setting]] for name in runs[setting][0]} for setting in (topology, "plain")
+        )
+        cells = [kind, topology]
+        for name in ("cpu", "wall"):
+            cells += [spread([1e3 * seconds for seconds in figures[name]]), ratio(figures[name], base[name])]
+        yield [*cells, spread(figures["traced_cpu"]), spread(figures["traced_wall"])]
 
 
 def main():
@@ -166,22 +144,17 @@ def main():
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--kinds", nargs="+", default=["onehot", "ragged"], choices=["onehot", "ragged"])
     parser.add_argument("--topologies", nargs="+", default=["2x2", "4x8"], help="hosts x cores per host")
-    parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.measure:
-        measure(options.kinds[0], options.measure)
-        return
-    print("| ids | cores | CPU ms a step | ratio | wall ms a step | ratio | traced, CPU s | traced, wall s |")
-    print("|---|---|---|---|---|---|---|---|", flush=True)
-    settings = ["plain", *options.topologies]
+    rows = []
     for kind in options.kinds:
-        turns = [[measured(kind, topology) for topology in settings] for _ in range(options.runs)]
-        columns = [list(column) for column in zip(*turns, strict=True)]
-        for topology, runs in zip(settings, columns, strict=True):
-            report(kind, topology, runs, columns[0])
+        turns = {
+            topology: lambda kind=kind, topology=topology: in_new_process(measure, kind, topology)
+            for topology in ("plain", *options.topologies)
+        }
+        rows += rows_of(kind, take_turns(turns, options.runs))
+    times = ["CPU ms a step", "ratio", "wall ms a step", "ratio", "traced, CPU s", "traced, wall s"]
+    show(table(["ids", "hosts x cores", *times], rows), None, "")
 
 
 if __name__ == "__main__":
-    os.environ["TF_USE_LEGACY_KERAS"] = "1"
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     main()

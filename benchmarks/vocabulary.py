@@ -1,32 +1,40 @@
 """Measures VocabularyGen and `tft.vocabulary` on the same examples, and checks that tokens and counts are equal.
 
-Run it with ``python -m benchmarks.vocabulary FOLDER --rows 100000 --runs 1``. The first run writes the examples into
-the folder. Each measurement is a new process, pinned to one core; the two programs take turns. CPU time is that of the
-process and its children, without imports. Memory is the peak resident set, in total and minus the peak after imports.
+    python -m benchmarks.vocabulary FOLDER [--rows 1000000] [--runs 3]
+    python -m benchmarks.vocabulary FOLDER --alone --rows 125000 250000 500000 1000000
+
+The first run writes the examples into the folder. Each measurement is a new process, pinned to one core. CPU time is
+that of the process and its children, memory the peak during counting minus that before it, both without imports. With
+`--alone`, VocabularyGen is measured by the number of rows, with the bytes that Beam shuffles: the messages from the
+counting step to the merging step.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-import os
 import pathlib
-import resource
-import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
+from benchmarks.measuring import in_new_process, ratio, resources, show, table, take_turns
 from benchmarks.zipf_examples import ZipfData, write_examples
 
+Figures: TypeAlias = dict[str, float]
+
 _MULTIVALENT = {"single-valued": 0, "5 of 26 multivalent": 5}
+_CORE = 0
 _BEAM = ["--direct_running_mode=in_memory", "--direct_num_workers=1"]
 
 
-def _count_ours(data: ZipfData, examples: pathlib.Path, out: pathlib.Path) -> Any:
+def _features(data: ZipfData) -> list[dict[str, Any]]:
+    return [{"name": name, "column": {"name": name}} for name in data.names]
+
+
+def _count_ours(data: ZipfData, examples: str, out: str) -> Callable[[], None]:
     from tfx.dsl.components.base import base_beam_executor
     from tfx.types import standard_artifacts
 
@@ -34,16 +42,14 @@ def _count_ours(data: ZipfData, examples: pathlib.Path, out: pathlib.Path) -> An
     from components.vocabulary_gen.executor import Executor
 
     artifact, vocabularies = standard_artifacts.Examples(), Vocabularies()
-    artifact.uri, artifact.split_names, vocabularies.uri = str(examples), '["train"]', str(out)
+    artifact.uri, artifact.split_names, vocabularies.uri = examples, '["train"]', out
     artifact.set_string_custom_property("payload_format", "FORMAT_TF_EXAMPLE")
-    features = [{"name": name, "column": {"name": name}} for name in data.names]
     executor = Executor(base_beam_executor.BaseBeamExecutor.Context(beam_pipeline_args=_BEAM))
-    return lambda: executor.Do(
-        {"examples": [artifact]}, {"vocabularies": [vocabularies]}, {"features": json.dumps(features)}
-    )
+    inputs, outputs = {"examples": [artifact]}, {"vocabularies": [vocabularies]}
+    return lambda: executor.Do(inputs, outputs, {"features": json.dumps(_features(data))})
 
 
-def _count_tft(data: ZipfData, examples: pathlib.Path, out: pathlib.Path) -> Any:
+def _count_tft(data: ZipfData, examples: str, out: str) -> Callable[[], None]:
     import apache_beam as beam
     import tensorflow as tf
     import tensorflow_transform as tft
@@ -55,9 +61,7 @@ def _count_tft(data: ZipfData, examples: pathlib.Path, out: pathlib.Path) -> Any
         name: tf.io.VarLenFeature(tf.string) if name in data.many else tf.io.FixedLenFeature([], tf.string)
         for name in data.names
     }
-    source = tfxio.TFExampleRecord(
-        str(examples / "Split-train" / "*"), schema=schema_utils.schema_from_feature_spec(spec)
-    )
+    source = tfxio.TFExampleRecord(f"{examples}/Split-train/*", schema=schema_utils.schema_from_feature_spec(spec))
 
     def preprocess(inputs: dict[str, Any]) -> dict[str, Any]:
         for name in data.names:
@@ -65,10 +69,10 @@ def _count_tft(data: ZipfData, examples: pathlib.Path, out: pathlib.Path) -> Any
         return {"unused": tf.zeros([1], tf.int64) + tf.cast(tf.size(inputs[data.names[0]]), tf.int64)}
 
     def run() -> None:
-        with beam.Pipeline(argv=_BEAM) as pipeline, tft_beam.Context(temp_dir=str(out / "temporary")):
+        with beam.Pipeline(argv=_BEAM) as pipeline, tft_beam.Context(temp_dir=f"{out}/temporary"):
             read = pipeline | "Read" >> source.BeamSource()
             transform = (read, source.TensorAdapterConfig()) | tft_beam.AnalyzeDataset(preprocess)
-            _ = transform | tft_beam.WriteTransformFn(str(out))
+            _ = transform | tft_beam.WriteTransformFn(out)
 
     return run
 
@@ -76,27 +80,9 @@ def _count_tft(data: ZipfData, examples: pathlib.Path, out: pathlib.Path) -> Any
 _PEERS = {"VocabularyGen": _count_ours, "tft.vocabulary": _count_tft}
 
 
-def _cpu_seconds() -> float:
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
-
-
-def _peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def _measure(peer: str, data: ZipfData, examples: pathlib.Path, out: pathlib.Path) -> dict[str, float]:
+def measure(peer: str, rows: int, multivalent: int, examples: str, out: str) -> Figures:
     """Run one peer in this process, and return its figures."""
-    run = _PEERS[peer](data, examples, out)
-    base, cpu, wall = _peak_mb(), _cpu_seconds(), time.monotonic()
-    run()
-    return {
-        "cpu_s": _cpu_seconds() - cpu,
-        "wall_s": time.monotonic() - wall,
-        "peak_mb": _peak_mb(),
-        "peak_over_start_mb": _peak_mb() - base,
-        "start_cpu_s": cpu,
-    }
+    return resources(_PEERS[peer](ZipfData(rows=rows, multivalent=multivalent), examples, out))
 
 
 def _ours(out: pathlib.Path, name: str) -> dict[bytes, int]:
@@ -115,77 +101,84 @@ def _compare(data: ZipfData, ours: pathlib.Path, theirs: pathlib.Path) -> int:
     """Check that all tokens and counts are equal; return the number of tokens of all vocabularies."""
     total = 0
     for name in data.names:
-        one, other = _ours(ours, name), _theirs(theirs, name)
-        if one != other:
-            differ = [token for token in one.keys() | other.keys() if one.get(token) != other.get(token)]
+        counts, other = _ours(ours, name), _theirs(theirs, name)
+        if counts != other:
+            differ = [token for token in counts.keys() | other.keys() if counts.get(token) != other.get(token)]
             raise SystemExit(f"vocabulary {name!r} differs in {len(differ)} tokens, such as {differ[:3]}")
-        total += len(one)
+        total += len(counts)
     return total
 
 
-def _in_own_process(peer: str, case: str, examples: pathlib.Path, out: pathlib.Path, rows: int) -> dict[str, float]:
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.vocabulary", str(examples), "--rows", str(rows)]
-    command += ["--child", peer, "--case", case, "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{peer} failed:\n{done.stderr[-4000:]}")
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return figures
-
-
-def _run_case(case: str, folder: pathlib.Path, rows: int, runs: int) -> dict[str, Any]:
+def _run_case(case: str, folder: pathlib.Path, rows: int, runs: int) -> None:
+    """Measure both on the same examples in turn, and print a table."""
     data = ZipfData(rows=rows, multivalent=_MULTIVALENT[case])
     examples = folder / f"rows{rows}-multivalent{data.multivalent}"
     write_examples(data, examples / "Split-train")
-    figures: dict[str, list[dict[str, float]]] = {peer: [] for peer in _PEERS}
-    tokens = 0
-    for number in range(runs):
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            outs = {peer: pathlib.Path(scratch) / peer for peer in _PEERS}
-            for peer in sorted(_PEERS, reverse=number % 2 == 1):
-                figures[peer].append(_in_own_process(peer, case, examples, outs[peer], rows))
-                print(f"{case}, run {number + 1}, {peer}: {figures[peer][-1]['cpu_s']:.1f} CPU s", flush=True)
-            tokens = _compare(data, *outs.values())
-            shutil.rmtree(outs["tft.vocabulary"] / "temporary", ignore_errors=True)
-    ratios = [theirs["cpu_s"] / ours["cpu_s"] for ours, theirs in zip(*figures.values(), strict=True)]
-    return {"case": case, "rows": rows, "tokens": tokens, "cpu_ratio": statistics.median(ratios), "runs": figures}
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        outs = {peer: pathlib.Path(scratch) / peer for peer in _PEERS}
+
+        def turn(peer: str) -> Callable[[], Figures]:
+            out = tempfile.mkdtemp(dir=scratch)
+            outs[peer] = pathlib.Path(out)
+            given = peer, rows, data.multivalent, str(examples), out
+            return lambda: in_new_process(measure, *given, core=_CORE)
+
+        runs_of = [take_turns({peer: turn(peer) for peer in _PEERS}, 1) for _ in range(runs)]
+        tokens = _compare(data, *outs.values())
+    figures = {peer: [run[peer][0] for run in runs_of] for peer in _PEERS}
+    head = [f"{case}, {tokens:,} tokens", "CPU s of each run", "median", "us a row", "wall s", "peak MB over start"]
+    lines = []
+    for peer, measured in figures.items():
+        median = {key: statistics.median(run[key] for run in measured) for key in measured[0]}
+        each = ", ".join(f"{run['cpu']:.1f}" for run in measured)
+        cells = f"{median['cpu']:.2f}", f"{median['cpu'] / rows * 1e6:.1f}", f"{median['wall']:.1f}"
+        lines.append([peer, each, *cells, f"{median['peak_mb']:.0f}"])
+    show(table(head, lines), None, "")
+    ours, theirs = ([run["cpu"] for run in figures[peer]] for peer in _PEERS)
+    print(f"CPU ratio, median of the pairs: {ratio(theirs, ours)}")
 
 
-def _print_table(result: dict[str, Any]) -> None:
-    print(f"\n{result['case']}: {result['rows']:,} rows, {result['tokens']:,} tokens, the same in both, counts too")
-    print(f"{'':16}{'CPU s':>9}{'us/row':>9}{'wall s':>9}{'peak MB':>9}{'over start':>12}   CPU s of each run")
-    for peer, runs in result["runs"].items():
-        median = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
-        each = ", ".join(f"{run['cpu_s']:.1f}" for run in runs)
-        print(
-            f"{peer:16}{median['cpu_s']:9.2f}{median['cpu_s'] / result['rows'] * 1e6:9.2f}{median['wall_s']:9.1f}"
-            f"{median['peak_mb']:9.0f}{median['peak_over_start_mb']:12.0f}   {each}"
-        )
-    print(f"CPU ratio, median of the pairs: {result['cpu_ratio']:.1f}x")
+def measure_alone(rows: int, shards: int, folder: str) -> Figures:
+    """Count examples in this process; return the figures of VocabularyGen, and the bytes of the counting messages."""
+    from components.vocabulary_gen.file_counter import FileCounter
+
+    from components.vocabulary_gen.counting_plan import plan_counting
+    from embedding_core.vocabulary import load_vocabulary
+
+    data = ZipfData(rows=rows, shards=shards)
+    with tempfile.TemporaryDirectory() as out:
+        figures = resources(_count_ours(data, folder, out))
+        tokens = sum(len(load_vocabulary(out, name)) for name in data.names)
+    counter, files = FileCounter(plan_counting(_features(data), {})), sorted(pathlib.Path(folder).glob("Split-train/*"))
+    shuffled = sum(len(message) for file in files for _, message in counter.count(str(file)).messages())
+    return {**figures, "tokens": tokens, "shuffled": shuffled}
+
+
+def _run_alone(folder: pathlib.Path, sizes: list[int]) -> None:
+    lines = []
+    for rows in sizes:
+        data = ZipfData(rows=rows, shards=max(1, rows // 62_500))
+        write_examples(data, folder / f"alone-{rows}" / "Split-train")
+        run = in_new_process(measure_alone, rows, data.shards, str(folder / f"alone-{rows}"), core=_CORE)
+        cells = f"{rows:,}", f"{run['tokens']:,}", f"{run['cpu']:.1f}", f"{1e6 * run['cpu'] / rows:.1f}"
+        lines.append([*cells, f"{run['peak_mb']:.0f}", f"{run['shuffled'] / 1e6:.1f}"])
+    head = ["rows", "tokens", "CPU s", "us a row", "peak MB over start", "MB shuffled"]
+    show(table(head, lines), None, "")
 
 
 def main() -> None:
     """Measure what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=pathlib.Path, help="where the examples and the results go")
-    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path, help="where the examples go")
+    parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000])
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--case", choices=_MULTIVALENT, action="append")
-    parser.add_argument("--core", type=int, default=0, help="the core that everything is pinned to")
-    parser.add_argument("--child", choices=_PEERS, help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=pathlib.Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-    if arguments.child:
-        data = ZipfData(rows=arguments.rows, multivalent=_MULTIVALENT[arguments.case[0]])
-        print(json.dumps(_measure(arguments.child, data, arguments.folder, arguments.out)))
+    parser.add_argument("--alone", action="store_true", help="measure VocabularyGen only")
+    given = parser.parse_args()
+    if given.alone:
+        _run_alone(given.folder, given.rows)
         return
-    os.sched_setaffinity(0, {arguments.core})
-    results = []
-    for case in arguments.case or _MULTIVALENT:
-        results.append(_run_case(case, arguments.folder, arguments.rows, arguments.runs))
-        _print_table(results[-1])
-        (arguments.folder / "vocabulary.json").write_text(json.dumps(results, indent=2) + "\n")
+    for case, rows in itertools.product(_MULTIVALENT, given.rows):
+        _run_case(case, given.folder, rows, given.runs)
 
 
 if __name__ == "__main__":

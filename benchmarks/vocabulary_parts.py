@@ -4,7 +4,7 @@
 
 At 1x, 2x, 4x and 8x tokens, it measures the CPU seconds of three workers, and how far their resident memory grows: one
 that assembles the whole vocabulary, one that assembles one part of 64, and one that merges the sorted parts. Each runs
-in a separate process, forked after all imports. Every token comes from two sources, in messages like those of the
+in a separate process; imports are not counted. Every token comes from two sources, in messages like those of the
 counting step. The files that the two ways write are compared byte by byte.
 """
 
@@ -13,9 +13,7 @@ from __future__ import annotations
 import argparse
 import filecmp
 import json
-import multiprocessing
 import pathlib
-import resource
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -23,11 +21,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.measuring import in_new_process, resources, show, table
+
 TIMES = (1, 2, 4, 8)
 PARTS = 64
 SOURCE = 250_000
 WAYS = ("whole", "part", "merge")
-_FORK = multiprocessing.get_context("fork")
 _FEATURES = [{"name": "user", "column": {"name": "user"}}]
 
 
@@ -97,27 +96,17 @@ def _write_parts(folder: pathlib.Path) -> None:
         (of_features / f"part-{place.name}").write_text(json.dumps(facts))
 
 
-def _measured(folder: pathlib.Path, way: str) -> dict[str, float]:
-    """Measure the CPU time and the memory that one worker adds to a separate process."""
-    receive, send = _FORK.Pipe(duplex=False)
-    process = _FORK.Process(target=_measure, args=(folder, way, send))
-    process.start()
-    found: dict[str, float] = receive.recv()
-    process.join()
-    return found
+def measure(folder: str, way: str) -> dict[str, float]:
+    """Do one worker's share of the work in this process; return its figures."""
+    import components.vocabulary_gen.assembling  # noqa: F401
+
+    return resources(lambda: _do(pathlib.Path(folder), way))
 
 
-def _measure(folder: pathlib.Path, way: str, send: Any) -> None:
-    before = resource.getrusage(resource.RUSAGE_SELF)
-    _do(folder, way)
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    send.send({"cpu": cpu, "peak_mb": (after.ru_maxrss - before.ru_maxrss) / 1024})
-
-
-def _prepare(folder: pathlib.Path, tokens: int) -> None:
-    _make(folder, tokens)
-    _write_parts(folder)
+def prepare(folder: str, tokens: int) -> None:
+    """Write the messages, and the parts that the merging worker reads."""
+    _make(pathlib.Path(folder), tokens)
+    _write_parts(pathlib.Path(folder))
 
 
 def main() -> None:
@@ -126,25 +115,20 @@ def main() -> None:
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--tokens", type=int, default=1_000_000)
     given = parser.parse_args()
-    import components.vocabulary_gen.assembling  # noqa: F401
-
-    print("| tokens | MB written | " + " | ".join(f"{way}: CPU s | peak MB" for way in WAYS) + " |")
-    print("|---" * (2 + 2 * len(WAYS)) + "|")
+    rows = []
     for times in TIMES:
         folder = given.folder / f"tokens-{given.tokens * times}"
         shutil.rmtree(folder, ignore_errors=True)
-        process = _FORK.Process(target=_prepare, args=(folder, given.tokens * times))
-        process.start()
-        process.join()
-        found = [_measured(folder, way) for way in WAYS]
+        in_new_process(prepare, str(folder), given.tokens * times)
+        figures = [in_new_process(measure, str(folder), way) for way in WAYS]
         names = ["user.txt", "user.counts.npy", "user.json"]
         equal, *_ = filecmp.cmpfiles(folder / "out-whole", folder / "out-merged", names, shallow=False)
         assert equal == names, equal
         written = sum((folder / "out-merged" / name).stat().st_size for name in names) / 1e6
         cells = [f"{given.tokens * times:,}", f"{written:.0f}"]
-        cells += [cell for one in found for cell in (f"{one['cpu']:.1f}", f"{one['peak_mb']:.0f}")]
-        print("| " + " | ".join(cells) + " |", flush=True)
-        shutil.rmtree(folder)
+        rows.append([*cells, *(cell for each in figures for cell in (f"{each['cpu']:.1f}", f"{each['peak_mb']:.0f}"))])
+    head = ["tokens", "MB written", *(cell for way in WAYS for cell in (f"{way}: CPU s", "peak MB"))]
+    show(table(head, rows), None, "")
 
 
 if __name__ == "__main__":

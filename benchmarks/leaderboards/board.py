@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from benchmarks.marked_pages import write_between
+from benchmarks.measuring import show, table
 from embedding_core.errors import DataError
 
 Figures: TypeAlias = dict[str, float]
@@ -120,27 +120,22 @@ def _of_seed(board: Board, parts: Sequence[Figures]) -> Figures:
     return {**means, **{name: sum(part[name] for part in parts) for name in ("wall", "cpu")}}
 
 
-def table(boards: Sequence[tuple[Board, Sequence[Figures]]]) -> str:
+def table_of(boards: Sequence[tuple[Board, Sequence[Figures]]]) -> str:
     """Return the published figures and the means and ranges of ours as a Markdown table."""
     metrics = boards[0][0].metrics
-    lines = [f"| data | model | {' | '.join(metrics)} | wall min | CPU min |", "|---" * (len(metrics) + 4) + "|"]
+    rows = []
     for board, seeds in boards:
         for model, figures in board.published.items():
-            cells = " | ".join(f"{figure:.4f}" for figure in figures)
-            lines.append(f"| {board.name} | {model} | {cells} | | |")
-        cells = " | ".join(f"**{_spread([seed[name] for seed in seeds], 4)}**" for name in metrics)
-        spent = " | ".join(_spread([seed[name] / 60 for seed in seeds], 1) for name in ("wall", "cpu"))
-        lines.append(f"| {board.name} | this project, {_seeds(len(seeds))} | {cells} | {spent} |")
-    return "\n".join(lines) + "\n"
+            rows.append([board.name, model, *(f"{figure:.4f}" for figure in figures), "", ""])
+        cells = [f"**{_spread([seed[name] for seed in seeds], 4)}**" for name in metrics]
+        spent = [_spread([seed[name] / 60 for seed in seeds], 1) for name in ("wall", "cpu")]
+        rows.append([board.name, f"this project, {len(seeds)} seed{'s' * (len(seeds) > 1)}", *cells, *spent])
+    return table(["data", "model", *metrics, "wall min", "CPU min"], rows)
 
 
 def _spread(values: Sequence[float], digits: int) -> str:
     mean = f"{statistics.fmean(values):.{digits}f}"
     return mean if len(values) == 1 else f"{mean} ({min(values):.{digits}f}-{max(values):.{digits}f})"
-
-
-def _seeds(number: int) -> str:
-    return f"{number} seed{'s' if number > 1 else ''}"
 
 
 def parser(description: str | None, name: str) -> argparse.ArgumentParser:
@@ -155,22 +150,19 @@ def parser(description: str | None, name: str) -> argparse.ArgumentParser:
 
 def report(boards: Sequence[Board], given: argparse.Namespace, name: str) -> None:
     """Run the boards as the command line says, and print the table."""
-    text = table([(board, run_board(board, given.seeds, given.work / board.name)) for board in boards])
-    print(text)
-    if given.into:
-        write_between(given.into, name, text)
+    results = [(board, run_board(board, given.seeds, given.work / board.name)) for board in boards]
+    show(table_of(results), given.into, name)
 
 
-def needed(folder: pathlib.Path, *names: str) -> pathlib.Path:
-    """Return the path of the first named file that exists in the folder.
+def needed(folder: pathlib.Path, name: str) -> pathlib.Path:
+    """Return the path of a file of the folder.
 
     Raises:
-      DataError: none of the files exists.
+      DataError: there is no such file.
     """
-    for name in names:
-        if (folder / name).is_file():
-            return folder / name
-    raise DataError(f"{folder} has no {' or '.join(names)}: give the folder of the data set as --data.")
+    if not (folder / name).is_file():
+        raise DataError(f"{folder} has no {name}: give the folder of the data set as --data.")
+    return folder / name
 
 
 def described(config: str) -> pathlib.Path:

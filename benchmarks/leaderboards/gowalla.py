@@ -1,11 +1,9 @@
 """Gowalla: Recall@20 and NDCG@20 over all items, by the protocol of LightGCN (He et al., 2020).
 
-    python -m benchmarks.leaderboards.gowalla --data FOLDER [--history 20 --draws 4] [--seeds 0 1 2]
-        [--into docs/benchmarks.md]
+    python -m benchmarks.leaderboards.gowalla --data FOLDER [--history 20] [--seeds 0 1 2] [--into docs/benchmarks.md]
 
-FOLDER is `data/gowalla` of github.com/gusye1234/LightGCN-PyTorch: `test.txt` with `train.txt`, or with
-`s_pre_adj_mat.npz`, the sparse matrix that the repository's code makes of `train.txt`. Items that the user has in the
-train split are not ranked. A user's metric covers all test items of the user; the result is the mean over the users.
+FOLDER is `data/gowalla` of github.com/gusye1234/LightGCN-PyTorch. Items that the user has in the train split are not
+ranked. A user's metric covers all test items of the user; the result is the mean over the users.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from benchmarks.leaderboards.board import Board, Part, described, needed, parser, report
-from embedding_core.errors import DataError
 
 Pairs = npt.NDArray[np.int64]
 
@@ -29,7 +26,6 @@ PUBLISHED = {
     "SimpleX (BARS)": (0.1872, 0.1557),
 }
 
-EPOCHS = 12  # with histories: passes over the interactions
 TEST_HISTORY = 100  # largest length of a test query's history, unless `history` is larger
 
 
@@ -40,18 +36,6 @@ def read_lists(file: pathlib.Path) -> Pairs:
         user, *items = line.split() or [""]
         pairs += [(int(user), int(item)) for item in items]
     return np.array(pairs, np.int64).reshape(-1, 2)
-
-
-def read_matrix(file: pathlib.Path, users: int) -> Pairs:
-    """Read the user-item block of a sparse adjacency matrix (first users, then items); return int64 `[n, 2]`."""
-    from scipy import sparse
-
-    matrix = sparse.load_npz(file).tocoo()
-    if matrix.shape[0] != matrix.shape[1] or matrix.shape[0] <= users:
-        raise DataError(f"{file} holds a matrix of {matrix.shape}: it must be square, of {users} users and the items.")
-    of_users = (matrix.row < users) & (matrix.col >= users)
-    pairs = np.stack([matrix.row[of_users], matrix.col[of_users] - users], 1).astype(np.int64)
-    return pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
 
 
 def histories(pairs: Pairs, train: Pairs, length: int, seed: int = 0) -> pa.Array:
@@ -69,56 +53,41 @@ def histories(pairs: Pairs, train: Pairs, length: int, seed: int = 0) -> pa.Arra
     return pa.ListArray.from_arrays(splits, np.concatenate([none, *lists]))
 
 
-def prepare(source: pathlib.Path, folder: pathlib.Path, history: int = 0, draws: int = 1) -> pathlib.Path:
+def prepare(source: pathlib.Path, folder: pathlib.Path, history: int = 0) -> pathlib.Path:
     """Write the interactions as a Parquet file with columns user, item, split and, if its length is not 0, history.
 
     Args:
       source: folder of the downloaded files.
       folder: folder to write to.
       history: largest number of items of a history; 0 for none.
-      draws: number of rows for each interaction to train on, each with a history of its own.
     """
     test = read_lists(needed(source, "test.txt"))
-    file = needed(source, "train.txt", "s_pre_adj_mat.npz")
-    train = read_lists(file) if file.suffix == ".txt" else read_matrix(file, int(test[:, 0].max()) + 1)
-    train_rows = np.tile(train, (draws, 1))
+    train = read_lists(needed(source, "train.txt"))
     tables = [
         pa.table({"user": pairs[:, 0], "item": pairs[:, 1], "split": [split] * len(pairs)})
-        for split, pairs in (("train", train_rows), ("eval", test))
+        for split, pairs in (("train", train), ("eval", test))
     ]
     if history:
-        lists = [histories(train_rows, train, history), histories(test, train, max(history, TEST_HISTORY))]
+        lists = [histories(train, train, history), histories(test, train, max(history, TEST_HISTORY))]
         tables = [table.append_column("history", one) for table, one in zip(tables, lists, strict=True)]
     folder.mkdir(parents=True, exist_ok=True)
     parquet.write_table(pa.concat_tables(tables), folder / "events.parquet")
     return folder / "events.parquet"
 
 
-def board(source: pathlib.Path, work: pathlib.Path, history: int = 0, draws: int = 1) -> Board:
-    """Prepare the data, and describe the board; `draws` does not change the number of passes over the interactions."""
-    name = f"Gowalla, history of {history}" + (f", {draws} draws" if draws > 1 else "")
+def board(source: pathlib.Path, work: pathlib.Path, history: int = 0) -> Board:
+    """Prepare the data, and describe the board."""
     return Board(
-        name=name if history else "Gowalla",
+        name=f"Gowalla, history of {history}" if history else "Gowalla",
         config=described("gowalla_history.yaml" if history else "gowalla.yaml"),
         metrics=("Recall@20", "NDCG@20"),
         published=PUBLISHED,
-        parts=(
-            Part(
-                name="gowalla",
-                data=prepare(source, work, history, draws),
-                settings={"training.epochs": str(EPOCHS // draws)} if history else {},
-            ),
-        ),
+        parts=(Part(name="gowalla", data=prepare(source, work, history)),),
     )
 
 
 if __name__ == "__main__":
     made = parser(__doc__, "gowalla")
     made.add_argument("--history", type=int, default=0, help="items of a user's history; 0 for none")
-    made.add_argument(
-        "--draws", type=int, default=1, choices=[1, 2, 3, 4, 6, 12], help="histories drawn for each row to train on"
-    )
     arguments = made.parse_args()
-    if arguments.draws > 1 and not arguments.history:
-        made.error("--draws is given: it needs a --history to draw.")
-    report([board(arguments.data, arguments.work, arguments.history, arguments.draws)], arguments, "gowalla")
+    report([board(arguments.data, arguments.work, arguments.history)], arguments, "gowalla")

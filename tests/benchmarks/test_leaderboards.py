@@ -4,11 +4,10 @@ import pathlib
 import numpy as np
 import pytest
 from pyarrow import parquet
-from scipy import sparse
 
 from benchmarks.leaderboards import amazon, gowalla, movielens
-from benchmarks.leaderboards.board import Board, Part, needed, run_board, table
-from benchmarks.marked_pages import write_between
+from benchmarks.leaderboards.board import Board, Part, needed, run_board, table_of
+from benchmarks.measuring import write_between
 from embedding_core.errors import DataError
 from pipelines.config import load_config
 from pipelines.local.run_local import run
@@ -26,17 +25,9 @@ def test_lists_of_items_become_pairs(tmp_path):
     assert gowalla.read_lists(tmp_path / "lists.txt").tolist() == [[0, 3], [0, 1], [1, 2]]
 
 
-def test_adjacency_matrix_holds_the_same_pairs(tmp_path):
-    pairs = np.array([[0, 1], [0, 3], [1, 2]])
-    matrix = np.zeros((7, 7))
-    matrix[pairs[:, 0], 3 + pairs[:, 1]] = matrix[3 + pairs[:, 1], pairs[:, 0]] = 0.5
-    sparse.save_npz(tmp_path / "matrix.npz", sparse.csr_matrix(matrix))
-    assert gowalla.read_matrix(tmp_path / "matrix.npz", 3).tolist() == pairs.tolist()
-
-
 def test_data_that_is_not_there_is_one_clear_error(tmp_path):
-    with pytest.raises(DataError, match=r"has no train.txt or s_pre_adj_mat.npz: give the folder of the data set"):
-        needed(tmp_path, "train.txt", "s_pre_adj_mat.npz")
+    with pytest.raises(DataError, match=r"has no train.txt: give the folder of the data set"):
+        needed(tmp_path, "train.txt")
 
 
 def board_of(folder, parts):
@@ -67,8 +58,8 @@ def test_seed_is_the_mean_of_its_parts_and_no_run_is_repeated(tmp_path):
     assert [seed["AUC"] for seed in first] == pytest.approx([0.505, 0.605])
     assert run_board(board, [0, 1], tmp_path / "runs", write_report) == first
     assert ran == ["0", "0", "1", "1"]
-    assert "| made up | theirs | 0.5000 | | |" in table([(board, first)])
-    assert "| made up | this project, 2 seeds | **0.5550 (0.5050-0.6050)** |" in table([(board, first)])
+    assert "| made up | theirs | 0.5000 | | |" in table_of([(board, first)])
+    assert "| made up | this project, 2 seeds | **0.5550 (0.5050-0.6050)** |" in table_of([(board, first)])
 
 
 def test_report_without_the_metric_is_an_error(tmp_path):
@@ -119,16 +110,6 @@ def test_history_of_a_pair_is_of_other_train_items_of_its_user():
     assert len(drawn[0]) == 1
     assert drawn[0][0] in (1, 2)
     assert gowalla.histories(np.array([[0, 9], [4, 9]]), train, 3).to_pylist() == [[3, 1, 2], []]
-
-
-def test_each_draw_of_a_history_is_a_row_to_train_on(tmp_path):
-    write_lists(tmp_path / "train.txt", [[0, 3, 1, 2], [1, 7, 8]])
-    write_lists(tmp_path / "test.txt", [[0, 9], [1, 9]])
-    (part,) = gowalla.board(tmp_path, tmp_path, history=1, draws=6).parts
-    rows = [row for row in parquet.read_table(part.data).to_pylist() if row["split"] == "train"]
-    assert len(rows) == 5 * 6
-    assert {row["history"][0] for row in rows if row["item"] == 3} == {1, 2}
-    assert part.settings == {"training.epochs": "2"}
 
 
 @pytest.mark.parametrize("history", [0, pytest.param(3, marks=pytest.mark.slow)])

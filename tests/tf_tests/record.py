@@ -106,7 +106,7 @@ def _table(files, what, names):
 
 
 if __name__ == "__main__":
-    from benchmarks.marked_pages import write_between
+    from benchmarks.measuring import write_between
 
     write_between(PAGE, "tf tests", table())
     write_between(PAGE, "tf tests of SparseCores", table_of_sparse_cores())

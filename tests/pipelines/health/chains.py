@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import csv
 import itertools
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,12 +23,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.month_by_month import token_counts, values_of, write_examples
-from embedding_core.planning.planner import plan_tables
-from embedding_core.vocabulary import Vocabulary, evolved_vocabulary, save_vocabulary, vocabulary_from_counts
+from benchmarks.warm_runs import train_once, vocabularies_of, write_examples
+from embedding_core.vocabulary import Vocabulary
 from examples.online_retail.prepare_data import Purchase, distinct, prepare
 from pipelines.config import PipelineConfig, config_from_mapping, load_config
-from pipelines.pipeline import component_inputs
 
 RETAIL = Path(__file__).parents[3] / "examples" / "online_retail" / "daily_runs.yaml"
 _TAXI_COLUMNS = ("company", "pickup_community_area", "dropoff_community_area", "dropoff_census_tract", "payment_type")
@@ -135,71 +132,13 @@ def trained(chain: Chain, folder: Path) -> Iterator[tuple[str, Path]]:
     vocabularies: dict[str, Vocabulary] | None = None
     for name, rows in chain.days:
         work = folder / chain.name / name
-        vocabularies = _vocabularies(chain.config, rows, vocabularies)
+        vocabularies = vocabularies_of(chain.config, rows, vocabularies)
         if not (work / "checkpoint").exists():
             shutil.rmtree(work, ignore_errors=True)
             work.mkdir(parents=True)
-            _train(chain.config, str(folder / chain.name / f"{name}.tfrecord"), vocabularies, work, earlier)
+            file = str(folder / chain.name / f"{name}.tfrecord")
+            given = {"files": [file], "eval_file": file, "changes": {}, "with_dense": True}
+            train_once(chain.config, vocabularies, work, earlier, **given)
+            shutil.rmtree(work / "run")
         earlier = work / "checkpoint"
         yield name, earlier
-
-
-def _vocabularies(
-    config: PipelineConfig, rows: pa.Table, base: Mapping[str, Vocabulary] | None
-) -> dict[str, Vocabulary]:
-    found = {}
-    columns: dict[str, list[Mapping[str, Any]]] = {}
-    for feature in component_inputs.vocabulary_features(config):
-        columns.setdefault(feature["vocabulary"], []).append(feature["column"])
-    for name, sources in columns.items():
-        values = pa.concat_arrays([values_of(rows, column) for column in sources])
-        tokens, counts = token_counts(values)
-        private = any(column["private"] for column in sources)
-        if base is None:
-            found[name] = vocabulary_from_counts(name, tokens, counts, private=private)
-        else:
-            found[name] = evolved_vocabulary(base[name], tokens, counts, mode="rerank", private=private)
-    return found
-
-
-def _train(
-    config: PipelineConfig, file: str, vocabularies: Mapping[str, Vocabulary], work: Path, earlier: Path | None
-) -> None:
-    import tensorflow as tf
-
-    from embedding_core.checkpoint import load_checkpoint_into, remap, retrieve
-    from embedding_core.checkpoint.dense import DENSE
-    from embedding_core.training import Inputs, TrainingConfig, TrainingJob, train
-    from embedding_core.training_config import DenseStart
-
-    sizes = {name: len(vocabulary) for name, vocabulary in vocabularies.items()}
-    features = component_inputs.vocabulary_features(config)
-    tables = plan_tables(features, sizes, overrides=component_inputs.table_overrides(config))
-    for vocabulary in vocabularies.values():
-        save_vocabulary(vocabulary, work)
-
-    def warm_start(variables: Mapping[str, Any]) -> None:
-        digests = {name: vocabulary.digest for name, vocabulary in vocabularies.items()}
-        load_checkpoint_into(work / "start", variables, tables, vocabulary_digests=digests)
-
-    if earlier is not None:
-        remap(earlier, tables, vocabularies, work / "start")
-    job = TrainingJob(
-        inputs=Inputs(
-            config=tables,
-            vocabularies={name: os.path.join(work, f"{name}.txt") for name in vocabularies},
-            raw_spec={"label": tf.io.FixedLenFeature([], tf.int64)},
-        ),
-        training=TrainingConfig.from_mapping(component_inputs.training_config(config)).replace(eval_every=10**9),
-        model=config.model.module,
-        arguments=config.model.build_arguments,
-        train_files=[file],
-        eval_files=[file],
-        counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
-        warm_start=None if earlier is None else warm_start,
-        dense_start=None if earlier is None else DenseStart(folder=str(work / "start" / DENSE)),
-    )
-    result = train(job, str(work / "run"))
-    retrieve(result.checkpoint, tables, work / "checkpoint", vocabularies=vocabularies, dense=str(work / "run" / DENSE))
-    for name in ("run", "start"):
-        shutil.rmtree(work / name, ignore_errors=True)

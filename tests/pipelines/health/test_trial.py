@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.marked_pages import write_between
+from benchmarks.measuring import write_between
 from examples.online_retail.prepare_data import read_purchases
 from tests.pipelines.health.chains import made_up_chain, retail_chain, taxi_chain, trained
 from tests.pipelines.health.judging import OLDER, healthy, sick, table_of
