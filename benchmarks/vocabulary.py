@@ -140,16 +140,16 @@ def _run_case(case: str, folder: pathlib.Path, rows: int, runs: int) -> None:
 
 def measure_alone(rows: int, shards: int, folder: str) -> Figures:
     """Count examples in this process; return the figures of VocabularyGen, and the bytes of the counting messages."""
-    from components.vocabulary_gen.file_counter import FileCounter
-
     from components.vocabulary_gen.counting_plan import plan_counting
+    from components.vocabulary_gen.examples_counter import ExamplesCounter
     from embedding_core.vocabulary import load_vocabulary
 
     data = ZipfData(rows=rows, shards=shards)
     with tempfile.TemporaryDirectory() as out:
         figures = resources(_count_ours(data, folder, out))
         tokens = sum(len(load_vocabulary(out, name)) for name in data.names)
-    counter, files = FileCounter(plan_counting(_features(data), {})), sorted(pathlib.Path(folder).glob("Split-train/*"))
+    counter = ExamplesCounter(plan_counting(_features(data), {}))
+    files = pathlib.Path(folder).glob("Split-train/*")
     shuffled = sum(len(message) for file in files for _, message in counter.count(str(file)).messages())
     return {**figures, "tokens": tokens, "shuffled": shuffled}
 

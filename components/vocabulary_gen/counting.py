@@ -52,7 +52,7 @@ class BatchCounts:
     new_tokens: int = 0
 
 
-def examples_counter(
+def counting_function(
     features: Sequence[CountedFeature], transform: Transform | None = None, base: BaseTables | None = None
 ) -> CountBatch:
     """Make a graph function that counts a batch of serialized tf.Examples.
@@ -76,34 +76,21 @@ def examples_counter(
         transformed = transform(records) if transform is not None else {}
         columns = [feature.column for feature in features]
         values = [(transformed if c.after_transform else raw)[c.name] for c in columns]
-        return _count_values(columns, values, _tables(features, base))
+        return count_values(features, values, base)
 
     traced: CountBatch = tf.function(count, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
     return traced
 
 
-def values_counter(features: Sequence[CountedFeature], base: BaseTables | None = None) -> CountBatch:
-    """Make a graph function from the values of each feature's column to what `batch_counts` reads."""
-    columns, tables = [feature.column for feature in features], _tables(features, base)
-    traced: CountBatch = tf.function(
-        lambda values: _count_values(columns, values, tables), reduce_retracing=True, autograph=False
-    )
-    return traced
-
-
-def _tables(features: Sequence[CountedFeature], base: BaseTables | None) -> list[TokenTable | None] | None:
-    return None if base is None else [base.get(feature.vocabulary) for feature in features]
-
-
-def _count_values(
-    columns: Sequence[ColumnConfig], values: Sequence[Values], base: Sequence[TokenTable | None] | None = None
+def count_values(
+    features: Sequence[CountedFeature], values: Sequence[Values], base: BaseTables | None = None
 ) -> Counted:
     """Count the tokens of one batch, in the graph.
 
     Args:
-      columns: description of each column.
-      values: the values of each column: [B], or dense, sparse or ragged [B, None].
-      base: for each column, the lookup table of its base vocabulary, or None; None without a base.
+      features: what to count, each column with the dtype of the data.
+      values: the values of each feature's column: [B], or dense, sparse or ragged [B, None].
+      base: lookup tables of the base vocabularies; None without a base.
 
     Returns:
       Tensors over all columns, in the order of `_by_kind`: "bytes" string [], all tokens concatenated;
@@ -111,10 +98,10 @@ def _count_values(
       "rows" [columns, longest + 1], histogram of tokens per row; "widest" [columns], most values in a row; with a
       base also "new_rows" and "new_tokens" [columns].
     """
-    groups = []
+    groups, columns = [], [feature.column for feature in features]
     for kind in _by_kind(columns):
         rows = [rows_of(columns[position], values[position]) for position in kind]
-        tables = None if base is None else [base[position] for position in kind]
+        tables = None if base is None else [base.get(features[position].vocabulary) for position in kind]
         groups.append(_count_group(columns[kind[0]], rows, tables))
     joined = {key: tf.concat([group[key] for group in groups], 0) for key in groups[0]}
     text, per_row = joined.pop("text"), joined.pop("per_row")
@@ -192,7 +179,7 @@ def _sums(values: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
 
 
 def batch_counts(features: Sequence[CountedFeature], counted: Counted) -> Iterator[tuple[CountedFeature, BatchCounts]]:
-    """Split the result of `_count_values` by feature, without copying the tokens.
+    """Split the result of `count_values` by feature, without copying the tokens.
 
     Args:
       features: the features that were counted.

@@ -14,10 +14,9 @@ from apache_beam.utils.windowed_value import WindowedValue
 from tfx.dsl.io import fileio
 from tfx_bsl.public import tfxio
 
-from components.vocabulary_gen.arrow_counter import ArrowCounter
 from components.vocabulary_gen.assembling import assemble_sources, assemble_vocabulary, is_part, merge_parts, write_part
 from components.vocabulary_gen.counting_plan import CountingPlan
-from components.vocabulary_gen.file_counter import FileCounter
+from components.vocabulary_gen.examples_counter import ExamplesCounter
 from components.vocabulary_gen.source_counts import SOURCES, SourceCounts
 from embedding_core.errors import EmbeddingError
 from embedding_core.schema import Json
@@ -38,7 +37,7 @@ class _CountFile(beam.DoFn):
         self._rows = Metrics.counter(METRICS, _ROWS_METRIC)
 
     def setup(self) -> None:
-        self._counter = FileCounter(self._plan)
+        self._counter = ExamplesCounter(self._plan)
 
     def process(self, path: str) -> Iterator[Message]:
         gathered = self._counter.count(path)
@@ -56,13 +55,13 @@ class _CountArrow(beam.DoFn):
         self._rows = Metrics.counter(METRICS, _ROWS_METRIC)
 
     def setup(self) -> None:
-        self._counter = ArrowCounter(self._plan, self._source)
+        self._counter = ExamplesCounter(self._plan)
 
     def start_bundle(self) -> None:
         self._gathered = SourceCounts(self._plan, self._source)
 
     def process(self, batch: pa.RecordBatch) -> None:
-        self._counter.count(batch, self._gathered)
+        self._counter.count_batch(batch, self._source, self._gathered)
         self._rows.inc(batch.num_rows)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:

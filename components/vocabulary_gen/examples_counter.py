@@ -1,14 +1,16 @@
-"""Counts the rows of one source on one worker: the fast path, TFRecord files of tf.Examples."""
+"""Counts the rows of one source on one worker: a TFRecord file of tf.Examples, or record batches of any payload."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+import pyarrow as pa
 import tensorflow as tf
 
+from components.vocabulary_gen.arrow_examples import arrow_examples
 from components.vocabulary_gen.assembling import base_tables
-from components.vocabulary_gen.counting import BatchCounts, CountBatch, batch_counts, examples_counter
+from components.vocabulary_gen.counting import BatchCounts, CountBatch, batch_counts, counting_function
 from components.vocabulary_gen.counting_plan import CountedFeature, CountingPlan
 from components.vocabulary_gen.example_records import (
     PARSE_ERRORS,
@@ -29,7 +31,7 @@ _BATCH_SIZE = 16384
 Features = tuple[CountedFeature, ...]
 
 
-def with_dtypes(plan: CountingPlan, dtypes: Mapping[str, TokenDtype]) -> Features:
+def _with_dtypes(plan: CountingPlan, dtypes: Mapping[str, TokenDtype]) -> Features:
     """Return the features with the dtypes found for their raw columns; string if a column has no value at all."""
     return tuple(
         feature
@@ -41,11 +43,12 @@ def with_dtypes(plan: CountingPlan, dtypes: Mapping[str, TokenDtype]) -> Feature
     )
 
 
-class FileCounter:
-    """Counts TFRecord files of tf.Examples; graph functions are traced once for all files with the same dtypes."""
+class ExamplesCounter:
+    """Counts tf.Examples; graph functions are traced once for all files and batches with the same dtypes."""
 
     def __init__(self, plan: CountingPlan) -> None:
         self._plan = plan
+        self._raw = {feature.column.name for feature in plan.features if not feature.column.after_transform}
         self._counters: dict[Features, CountBatch] = {}
         self._base = base_tables(plan)
         self._transform = SavedTransform(plan.transform_graph) if plan.transform_graph else None
@@ -62,26 +65,58 @@ class FileCounter:
         return gathered
 
     def _count(self, path: str, gathered: SourceCounts) -> None:
-        raw = {feature.column.name for feature in self._plan.features if not feature.column.after_transform}
-        dtypes = find_dtypes(path, raw) if raw else {}
-        features = with_dtypes(self._plan, {column: dtype for column, (dtype, _) in dtypes.items()})
-        for feature in features:
-            if feature.column.after_transform:
-                gathered.add_dtype(feature.name, feature.column.dtype, "Transform's output")
-            elif feature.column.name in dtypes:
-                dtype, row = dtypes[feature.column.name]
-                gathered.add_dtype(feature.name, dtype, f"file {path!r}, row {row}")
+        found = find_dtypes(path, self._raw) if self._raw else {}
+        features = _with_dtypes(self._plan, {column: dtype for column, (dtype, _) in found.items()})
+        _add_dtypes(features, {column: f"file {path!r}, row {row}" for column, (_, row) in found.items()}, gathered)
         counting = _Counting(path, features, self._counter(features), gathered)
         first_row = 0
         for batch in record_batches(path, _BATCH_SIZE):
             counting.add(batch, first_row, vet=self._transform is not None and self._transform.needs_vetting)
             first_row += int(batch.shape[0])
 
+    def count_batch(self, batch: pa.RecordBatch, source: str, gathered: SourceCounts) -> None:
+        """Count a batch that the reader of a payload has parsed; record its error as a problem, instead of raising it.
+
+        Args:
+          batch: a column for each raw column.
+          source: name of the payload's split, for messages.
+          gathered: what to add the counts to.
+        """
+        try:
+            records, dtypes = arrow_examples(batch, {*self._raw, *(self._transform.spec if self._transform else ())})
+            features = _with_dtypes(self._plan, dtypes)
+            _add_dtypes(features, dict.fromkeys(dtypes, source), gathered)
+            counts = list(batch_counts(features, self._counter(features)(tf.constant(records, tf.string))))
+            for feature, counted in counts:
+                check_width(feature, counted, source)
+            gathered.add_batch(len(records), counts)
+        except EmbeddingError as error:
+            gathered.set_problem(f"{source!r}: {error}")
+        except PARSE_ERRORS as error:
+            gathered.set_problem(
+                f"{source!r}: {_refusal(self._plan.features, error)}; correct the data, or its schema."
+            )
+
     def _counter(self, features: Features) -> CountBatch:
         if features not in self._counters:
             transform = self._transform.of_examples if self._transform is not None else None
-            self._counters[features] = examples_counter(features, transform, self._base)
+            self._counters[features] = counting_function(features, transform, self._base)
         return self._counters[features]
+
+
+def _add_dtypes(features: Features, places: Mapping[str, str], gathered: SourceCounts) -> None:
+    """Record the dtype of each column that has a value, given the place of the first one, and of Transform's output."""
+    for feature in features:
+        column = feature.column
+        place = "Transform's output" if column.after_transform else places.get(column.name)
+        if place is not None:
+            gathered.add_dtype(feature.name, column.dtype, place)
+
+
+def _refusal(features: Features, error: Exception) -> str:
+    """Say why TensorFlow does not parse a row; its reason may quote a value, and is left out if a column is private."""
+    private = any(feature.column.private for feature in features)
+    return "TensorFlow refuses it" if private else f"TensorFlow refuses it: {error_reason(error)}"
 
 
 class _Counting:
@@ -92,8 +127,6 @@ class _Counting:
         self._features = features
         self._count = count
         self._gathered = gathered
-        private = any(feature.column.private for feature in features)
-        self._reason = "TensorFlow refuses it" if private else "TensorFlow refuses it: {}"
 
     def add(self, records: tf.Tensor, first_row: int, *, vet: bool) -> None:
         """Count a batch; a batch that does not parse is read again row by row."""
@@ -121,7 +154,7 @@ class _Counting:
             self._add(tf.constant([record for _, record in rows]), [number for number, _ in rows])
         except PARSE_ERRORS as error:
             if len(rows) == 1:
-                self._gathered.add_bad({rows[0][0]: self._reason.format(error_reason(error))})
+                self._gathered.add_bad({rows[0][0]: _refusal(self._features, error)})
                 return
             self._add_or_split(rows[: len(rows) // 2])
             self._add_or_split(rows[len(rows) // 2 :])

@@ -45,17 +45,9 @@ class SavedTransform:
         """Load the graph; call this outside of any graph function, or the graph would become part of that function."""
         _ = self._layer
 
-    def _parse(self, records: tf.Tensor) -> dict[str, Values]:
-        parsed: dict[str, Values] = tf.io.parse_example(records, dict(self.spec))
-        return parsed
-
     def of_examples(self, records: tf.Tensor) -> Mapping[str, Values]:
         """Compute Transform's output for serialized tf.Examples [B]; a graph function."""
-        return self.of_columns(self._parse(records))
-
-    def of_columns(self, columns: Mapping[str, Values]) -> Mapping[str, Values]:
-        """Compute Transform's output for raw columns."""
-        transformed: Mapping[str, Values] = self._layer(dict(columns))
+        transformed: Mapping[str, Values] = self._layer(tf.io.parse_example(records, dict(self.spec)))
         return transformed
 
 

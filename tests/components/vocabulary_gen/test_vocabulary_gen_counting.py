@@ -10,7 +10,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.vocabulary_gen.counting import batch_counts, values_counter
+from components.vocabulary_gen.counting import batch_counts, count_values
 from components.vocabulary_gen.counting_plan import CountedFeature
 from embedding_core.columns import TokenTable, tokens_of
 from embedding_core.config import ColumnConfig
@@ -27,6 +27,10 @@ WORDS = st.lists(st.sampled_from([b"", b"a", b"b", b"a|b", b"|"]), max_size=3)
 ROW = st.tuples(
     WORDS, st.lists(st.integers(-2, 2), max_size=3), WORDS, WORDS, st.sampled_from([0.0, -0.0, 0.1, float("nan")])
 )
+
+
+def values_counter(features, base=None):
+    return tf.function(lambda values: count_values(features, values, base), reduce_retracing=True, autograph=False)
 
 
 @pytest.fixture(scope="module")
