@@ -17,12 +17,13 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
     "dask": ("beam",),
     "deltas": ("push.deltas",),
     "new_project": (),
-    "parameter_server": ("kubeflow.cluster", "training.strategy=parameter_server"),
+    "parameter_server": ("kubeflow.cluster", "training.strategy=parameter_server", "ParameterServerStrategyV2"),
     "shadow": ("shadow",),
     "tpu_compiler": ("--compiler", "--compiler-python", "--sparsecore-python"),
     "triton": (),
 }
-"""The keys of the YAML file, values of other keys as `<key>=<value>`, and options of commands that belong to each room.
+"""What belongs to each room: keys of the YAML file, values of other keys as `<key>=<value>`, options of commands, and
+classes of TensorFlow's strategies.
 
 `make removable` takes away one room after the other.
 """

@@ -19,7 +19,7 @@ from embedding_core.feature_specs import AnyTable, Ids, Weights
 from embedding_core.layer.layer_configs import Prepared
 from embedding_core.layer.sparse_core_tables import SparseCoreTables
 from embedding_core.layer.tpu_tables import HardwareTables, ReplicatedTables
-from embedding_core.rooms import hooks
+from embedding_core.rooms import MISSING, hooks, room_of
 from embedding_core.translate import Model
 
 # Saves slots of a Keras optimizer under the checkpoint keys that a TPU's tables have.
@@ -177,11 +177,17 @@ def new_engine(strategy: tf.distribute.Strategy, config: Prepared, arguments: Ma
       strategy: the strategy in force when the layer is made.
       config: tables and features.
       arguments: arguments of the layer.
+
+    Raises:
+      ConfigError (ValueError): the strategy is that of a room that is not installed.
     """
     for room in hooks("embedding_core", "engine"):
         engine: Engine | None = room.new_engine(strategy, config, arguments)
         if engine is not None:
             return engine
+    missing = room_of(type(strategy).__name__)
+    if missing is not None:
+        raise ConfigError(f"the strategy in force is {strategy}: {MISSING.format(missing)}")
     pipelined, seed = arguments["pipeline_execution_with_tensor_core"], arguments["seed"]
     if not on_tpu(strategy):
         if arguments["table_update"] == "engine":

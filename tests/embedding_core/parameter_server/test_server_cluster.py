@@ -4,7 +4,9 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 
+from embedding_core import rooms
 from embedding_core.errors import ConfigError
 from embedding_core.parameter_server.strategy import cluster_task
 from embedding_core.training import TrainingConfig
@@ -76,6 +78,12 @@ def test_port_in_use_ends_with_one_line(monkeypatch):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert f"worker 0 of TF_CONFIG cannot listen at {address}" in done.stderr.splitlines()[-1]
+
+
+def test_without_the_room_its_strategy_and_keys_are_refused(monkeypatch):
+    monkeypatch.setattr(rooms, "is_installed", lambda room: False)
+    for name in ("cluster", "strategy=parameter_server", tf.distribute.ParameterServerStrategy.__name__):
+        assert rooms.room_of(name) == "parameter_server"
 
 
 def test_parameter_servers_have_no_topology():
