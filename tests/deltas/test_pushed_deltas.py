@@ -124,9 +124,9 @@ def command(monkeypatch):
 
 @pytest.mark.room("shadow")
 def test_shadow_compares_with_what_is_served(models, served, command, capsys, monkeypatch, tmp_path):
+    """A version with its deltas answers as the export that the last delta is of, and not as its own files."""
     from tests.components.shadow.logs import predict_log, write_log
 
-    """A version with its deltas answers as the export that the last delta is of, and not as its own files."""
     push(served, models, 1)
     folders, rows = models
     write_log(tmp_path / "log", [predict_log(examples=rows)])
