@@ -7,7 +7,6 @@ import pathlib
 import posixpath
 from typing import Any, ClassVar
 
-from google.protobuf import json_format
 from tfx.dsl.components.base import executor_spec
 from tfx.proto import example_gen_pb2, range_config_pb2
 from tfx.types import standard_component_specs
@@ -17,14 +16,12 @@ from components import component_spec as keys
 from components.compat import FINGERPRINT_PROPERTY_NAME, FileBasedDriver, FileBasedExampleGen
 from components.component_spec import parameters, spec_with_outputs
 from components.example_gen.data_files import check_gaps, escaped, file_state, find_files, without_spans
-from components.example_gen.executor import Executor, settings_of
+from components.example_gen.executor import Executor, pattern_of, settings_of
 from components.example_gen.readers import DATA_FORMATS
 from components.example_gen.settings import Settings
 from components.example_gen.splits import SPLITS
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.schema import Json
-
-# The driver of ExampleGen: finds and fingerprints the files before TFX looks for a cached result.
 
 
 class Driver(FileBasedDriver):
@@ -48,22 +45,16 @@ class Driver(FileBasedDriver):
             resolved: Json = super().resolve_exec_properties(literal, *args, **kwargs)
         except ValueError as error:
             raise DataError(f"the files under {input_base!r} cannot be grouped by span: {error}.") from error
-        config = json_format.Parse(
-            resolved[standard_component_specs.INPUT_CONFIG_KEY], example_gen_pb2.Input(), ignore_unknown_fields=True
-        )
         resolved[standard_component_specs.INPUT_BASE_KEY] = input_base
         digest = hashlib.sha256()
-        spans, pattern = settings_of(exec_properties).spans, config.splits[0].pattern
-        data = find_files(input_base, pattern, exec_properties[keys.DATA_FORMAT], spans)
+        spans = settings_of(exec_properties).spans
+        data = find_files(input_base, pattern_of(resolved), exec_properties[keys.DATA_FORMAT], spans)
         check_gaps(data.gaps, spans, input_base)
         for path in data.files:
             state = "\0".join(map(str, file_state(path)))
             digest.update(f"{posixpath.relpath(path, input_base)}\0{state}\n".encode())
         resolved[FINGERPRINT_PROPERTY_NAME] += f",files:{digest.hexdigest()[:16]}"
         return resolved
-
-
-# The ExampleGen component.
 
 
 class ExampleGenSpec(FileBasedExampleGenSpec):

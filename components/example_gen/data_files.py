@@ -27,7 +27,7 @@ from components.example_gen.settings import Compression, Settings, compression_o
 from components.example_gen.spans import Gaps, PatternSpans
 from embedding_core.errors import DataError, nearest
 from embedding_core.schema import Json
-from embedding_core.storage import bounds, check_regular, is_remote
+from embedding_core.storage import bounds, check_regular, is_folder, is_remote, names_in
 
 # Opens and decompresses files, local or on TFX's file systems, with errors that name the file.
 #
@@ -334,26 +334,10 @@ def _no_match(input_base: str, pattern: str, matches: Sequence[str], spans: Patt
     if any(sign in folder for sign in "*?["):
         return f"no file matches {full!r}: correct the path or the glob."
     folder = posixpath.join(input_base, folder).rstrip("/")
-    if not _is_folder(folder):
+    if not is_folder(folder):
         return f"the folder {folder!r} does not exist: give the path of the data (here {full!r})."
-    known = _names_in(folder)
+    known = names_in(folder)
     return f"no file matches {full!r}: " + (nearest(posixpath.basename(full), known) if known else "it is empty.")
-
-
-def _is_folder(path: str) -> bool:
-    if not is_remote(path):
-        return os.path.isdir(path)
-    from tfx.dsl.io import fileio
-
-    return bool(fileio.isdir(path))
-
-
-def _names_in(folder: str) -> list[str]:
-    if not is_remote(folder):
-        return os.listdir(folder)
-    from tfx.dsl.io import fileio
-
-    return [str(name) for name in fileio.listdir(folder)]
 
 
 def unpacked_bytes(files: Sequence[str]) -> int:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.example_gen.rows import Mask, flat_values, is_list, values_per_row
+from components.example_gen.rows import Mask, flat_values, is_list, value_type, values_per_row
 from embedding_core.varints import varints
 
 _Lengths: TypeAlias = npt.NDArray[np.int64]
@@ -52,7 +52,7 @@ def _lengths(values: pa.Array) -> _Lengths:
 def _entries(name: str, column: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Encode the map entry of one feature: the bytes before the values of each row, and the values."""
     key = _field(_FIRST, name.encode())
-    kind = column.type.value_type if is_list(column.type) else column.type
+    kind = value_type(column)
     if not is_list(column.type) and not pa.types.is_integer(kind) and not pa.types.is_floating(kind):
         texts = column.cast(pa.large_binary())
         return _prefixes(_lengths(texts), key, _BYTES_LIST, _FIRST, missing=values_per_row(column) == 0), texts

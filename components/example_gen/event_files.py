@@ -15,7 +15,7 @@ import pyarrow_hotfix  # noqa: F401  # without it, pyarrow 10 runs code that an 
 
 from components.example_gen.data_files import open_file
 from components.example_gen.prepared_rows import Rows
-from components.example_gen.rows import is_list, values_per_row
+from components.example_gen.rows import is_list, value_type, values_per_row
 from components.example_gen.settings import Histories
 from components.example_gen.tally import Tally
 
@@ -92,16 +92,12 @@ def joined(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def _joined(chunks: Sequence[pa.Array]) -> pa.Array:
-    kind = next((_value_type(chunk) for chunk in chunks if chunk.null_count < len(chunk)), None)
+    kind = next((value_type(chunk) for chunk in chunks if chunk.null_count < len(chunk)), None)
     if kind is None:
-        kind = _value_type(chunks[0]) if chunks else pa.large_binary()
+        kind = value_type(chunks[0]) if chunks else pa.large_binary()
     if any(is_list(chunk.type) for chunk in chunks):
         return pa.concat_arrays([_as_lists(chunk, kind) for chunk in chunks])
     return pa.concat_arrays([_cast(chunk, kind) for chunk in chunks] or [pa.array([], kind)])
-
-
-def _value_type(chunk: pa.Array) -> pa.DataType:
-    return chunk.type.value_type if is_list(chunk.type) else chunk.type
 
 
 def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:

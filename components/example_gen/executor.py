@@ -63,7 +63,7 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
         """
         properties = execution.properties
         settings = settings_of(properties)
-        input_base, pattern = properties[standard_component_specs.INPUT_BASE_KEY], _pattern(properties)
+        input_base, pattern = properties[standard_component_specs.INPUT_BASE_KEY], pattern_of(properties)
         data = find_files(input_base, pattern, properties[keys.DATA_FORMAT], settings.spans)
         check_gaps(data.gaps, settings.spans, input_base)
         examples = execution.output(keys.EXAMPLES)
@@ -228,7 +228,12 @@ def _result(staging: str, step: str, number: int) -> Json:
     return result
 
 
-def _pattern(properties: Properties) -> str:
+def pattern_of(properties: Properties) -> str:
+    """Return the pattern of the data.
+
+    Raises:
+      ConfigError: `input_config` has several patterns.
+    """
     config = json_format.Parse(
         properties[standard_component_specs.INPUT_CONFIG_KEY], example_gen_pb2.Input(), ignore_unknown_fields=True
     )

@@ -147,6 +147,19 @@ def is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
+def value_type(column: pa.Array) -> pa.DataType:
+    """Return the type of the values, also of those in lists."""
+    return column.type.value_type if is_list(column.type) else column.type
+
+
+def of_rows(column: pa.Array, reasons: Mapping[int, str]) -> dict[int, str]:
+    """Return the reasons by row, given those by position among the values of a column, which may have lists."""
+    if not is_list(column.type):
+        return dict(reasons)
+    rows = np.searchsorted(column.offsets.to_numpy(), list(reasons), side="right") - 1
+    return dict(zip(rows.tolist(), reasons.values(), strict=True))
+
+
 def map_values(column: pa.Array, function: Callable[[Value], T], missing: T) -> tuple[npt.NDArray[Any], dict[int, str]]:
     """Apply a function to every value of a scalar column, once per distinct value.
 
@@ -274,7 +287,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def kind_of(column: pa.Array) -> str:
     """Return the kind of feature that the column becomes: "bytes", "int64" or "float"."""
-    kind = column.type.value_type if is_list(column.type) else column.type
+    kind = value_type(column)
     if pa.types.is_integer(kind):
         return "int64"
     return "float" if pa.types.is_floating(kind) else "bytes"
@@ -295,9 +308,9 @@ def tokens(name: str, batch: Batch, *, kept_as_is: bool = False) -> pa.Array:
     column = batch.columns[name]
     values = flat_values(column)
     if pa.types.is_temporal(values.type):
-        return _rewrap(column, time_texts(values))
+        return rewrapped(column, time_texts(values))
     if pa.types.is_float64(values.type) or (pa.types.is_float32(values.type) and not kept_as_is):
-        return _rewrap(column, _narrow(name, batch, column, values))
+        return rewrapped(column, _narrow(name, batch, column, values))
     return column
 
 
@@ -305,8 +318,8 @@ def plain(column: pa.Array) -> pa.Array:
     """Convert the column without loss to what an example can hold: times and float64 become text."""
     values = flat_values(column)
     if pa.types.is_temporal(values.type):
-        return _rewrap(column, time_texts(values))
-    return _rewrap(column, values.cast(pa.string())) if pa.types.is_float64(values.type) else column
+        return rewrapped(column, time_texts(values))
+    return rewrapped(column, values.cast(pa.string())) if pa.types.is_float64(values.type) else column
 
 
 def time_texts(values: pa.Array) -> pa.Array:
@@ -321,9 +334,7 @@ def _narrow(name: str, batch: Batch, column: pa.Array, values: pa.Array) -> pa.A
     position = pc.index(pc.or_(changed, too_small), True).as_py()
     if position < 0:
         return narrow
-    row = position
-    if is_list(column.type):
-        row = int(np.searchsorted(column.offsets.to_numpy(), position, side="right")) - 1
+    (row,) = of_rows(column, {position: ""})
     # The value is not shown: the column may be private.
     raise DataError(
         f"{batch.place(int(batch.index[row]))}: a value of token column {name!r} needs a float64, and a tf.Example "
@@ -332,7 +343,8 @@ def _narrow(name: str, batch: Batch, column: pa.Array, values: pa.Array) -> pa.A
     )
 
 
-def _rewrap(column: pa.Array, values: pa.Array) -> pa.Array:
+def rewrapped(column: pa.Array, values: pa.Array) -> pa.Array:
+    """Return values that replace those of a column: in lists as before, if the column has lists."""
     return pa.LargeListArray.from_arrays(column.offsets, values) if is_list(column.type) else values
 
 
@@ -364,10 +376,7 @@ def floats(name: str, batch: Batch) -> tuple[pa.Array, dict[int, str]]:
     beyond = pc.fill_null(pc.greater(pc.abs(wide), _FLOAT_MAX), False).to_numpy(zero_copy_only=False)
     for position in np.flatnonzero(beyond).tolist():
         reasons[position] = f"{wide[position].as_py()!r} is not a finite float32"
-    if is_list(column.type):
-        rows = np.searchsorted(column.offsets.to_numpy(), list(reasons), side="right") - 1
-        reasons = dict(zip(rows.tolist(), reasons.values(), strict=True))
-    return _rewrap(column, wide.cast(pa.float32(), safe=False)), reasons
+    return rewrapped(column, wide.cast(pa.float32(), safe=False)), of_rows(column, reasons)
 
 
 def _parsed(values: pa.Array, decimal: str) -> tuple[pa.Array, dict[int, str]]:

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator
+from typing import TypeAlias
 
 from components.column_summary import ColumnSummary, summaries_of_json
 from components.example_gen.rows import SHOWN, BadRows
@@ -15,6 +16,10 @@ from embedding_core.errors import DataError, nearest
 from embedding_core.schema import Json
 
 _DISTINCT = 100
+
+
+Problems: TypeAlias = Iterator[tuple[bool, DataError]]
+"""Whether a problem is final (further rows cannot change it), and the problem as an error."""
 
 
 class TooFewRowsError(DataError):
@@ -47,35 +52,29 @@ class Labels:
         self.positive += other.positive
         self.other = self.other or other.other
 
-    def problems(self, label: Label, data: str) -> Iterator[tuple[bool, DataError]]:
+    def problems(self, label: Label, data: str) -> Problems:
         """Yield the problems of the label as `Tally.problems` does; their texts show its values and their counts."""
         if self.other:
-            yield (
-                True,
-                DataError(
-                    f"{self.other}: label column {label.column!r} is neither 0 nor 1; the rows of {data} hold "
-                    f"{self._seen()}. A label is 0 or 1, true or false, yes or no: say which value is 1 "
-                    f"with `label: {{column: {label.column}, positive: ...}}`, from which number on with `above: ...`, "
-                    f"or leave rows out by a row filter (column, in: [...]).{self._marks()}"
-                ),
+            text = (
+                f"{self.other}: label column {label.column!r} is neither 0 nor 1; the rows of {data} hold "
+                f"{self._seen()}. A label is 0 or 1, true or false, yes or no: say which value is 1 "
+                f"with `label: {{column: {label.column}, positive: ...}}`, from which number on with `above: ...`, "
+                f"or leave rows out by a row filter (column, in: [...]).{self._marks()}"
             )
+            yield True, DataError(text)
         if label.above is not None and not self.positive:
-            yield (
-                False,
-                TooFewRowsError(
-                    f"{data}: no row has a number above `label.above`, {label.above:g}, in column {label.column!r}, "
-                    f"which holds {self._seen()}: correct `label.above`."
-                ),
+            text = (
+                f"{data}: no row has a number above `label.above`, {label.above:g}, in column {label.column!r}, "
+                f"which holds {self._seen()}: correct `label.above`."
             )
+            yield False, TooFewRowsError(text)
         if label.positive and not self.positive:
-            yield (
-                False,
-                TooFewRowsError(
-                    f"{data}: no row has the value of `label.positive`, {list(label.positive)!r}, in column "
-                    f"{label.column!r}, which holds {self._seen()}: correct `label.positive`, "
-                    "which names values as the data writes them; a bound on a number is `label.above`."
-                ),
+            text = (
+                f"{data}: no row has the value of `label.positive`, {list(label.positive)!r}, in column "
+                f"{label.column!r}, which holds {self._seen()}: correct `label.positive`, "
+                "which names values as the data writes them; a bound on a number is `label.above`."
             )
+            yield False, TooFewRowsError(text)
 
     def _marks(self) -> str:
         """Suggest a setting for texts that stand for a missing value; empty if no text looks like that."""
@@ -241,7 +240,7 @@ class Tally:
         for _, problem in self.problems(settings, data):
             raise problem
 
-    def problems(self, settings: Settings, data: str) -> Iterator[tuple[bool, DataError]]:
+    def problems(self, settings: Settings, data: str) -> Problems:
         """Find all reasons why a model cannot be trained on the rows.
 
         Yields:
@@ -266,33 +265,29 @@ class Tally:
         for name in settings.columns:
             yield from self._column(name, settings, data)
 
-    def _times(self, histories: Histories) -> Iterator[tuple[bool, DataError]]:
+    def _times(self, histories: Histories) -> Problems:
         """Refuse other numbers beside dates, or beside Unix times in several units: nothing orders them."""
         others = {kind: place for kind, place in self.times.items() if kind != NOT_A_MOMENT}
         if NOT_A_MOMENT in self.times and (len(others) > 1 or DATE in others):
             shown = "".join(f", a {kind} in {place}" for kind, place in others.items())
-            yield (
-                True,
-                DataError(
-                    f"column {histories.time!r}, the time of `data.histories`, is a {NOT_A_MOMENT} of 1973 to 2100 in "
-                    f"{self.times[NOT_A_MOMENT]}{shown}: write all of its times as dates or Unix times, or, if they "
-                    "are positions, as numbers below 100,000,000."
-                ),
+            text = (
+                f"column {histories.time!r}, the time of `data.histories`, is a {NOT_A_MOMENT} of 1973 to 2100 in "
+                f"{self.times[NOT_A_MOMENT]}{shown}: write all of its times as dates or Unix times, or, if they "
+                "are positions, as numbers below 100,000,000."
             )
+            yield True, DataError(text)
 
-    def _bad(self, settings: Settings, data: str) -> Iterator[tuple[bool, DataError]]:
+    def _bad(self, settings: Settings, data: str) -> Problems:
         if self.bad.count > settings.allowed_bad_rate * self.read:
             first = "\n  ".join(self.bad.first)
-            yield (
-                settings.allowed_bad_rate == 0,
-                DataError(
-                    f"{data}: {self.bad.count} of {self.read} rows cannot be used, more than `allowed_bad_rate` "
-                    f"{settings.allowed_bad_rate:g} allows. Correct them, leave them out by a row filter, or allow a "
-                    f"rate. The first:\n  {first}"
-                ),
+            text = (
+                f"{data}: {self.bad.count} of {self.read} rows cannot be used, more than `allowed_bad_rate` "
+                f"{settings.allowed_bad_rate:g} allows. Correct them, leave them out by a row filter, or allow a "
+                f"rate. The first:\n  {first}"
             )
+            yield settings.allowed_bad_rate == 0, DataError(text)
 
-    def _splits(self, settings: Settings, data: str) -> Iterator[tuple[bool, DataError]]:
+    def _splits(self, settings: Settings, data: str) -> Problems:
         for split, rows in self.kept.items():
             if rows:
                 continue
@@ -300,61 +295,50 @@ class Tally:
                 f"{count} left out by `{condition}`"
                 for condition, count in zip(settings.conditions, self.filtered, strict=True)
             ]
-            yield (
-                False,
-                TooFewRowsError(
-                    f"{data}: no row is left for the {split} split; "
-                    f"{', '.join([f'{self.read} rows read', *left_out])}, {self.outside} in neither split, "
-                    f"{self.bad.count} set aside, {f'{self.short} with too short a history, ' if self.short else ''}"
-                    f"{sum(self.kept.values())} in the other split. Change `split` ({settings.split!r}) or the "
-                    "row filters."
-                ),
+            text = (
+                f"{data}: no row is left for the {split} split; "
+                f"{', '.join([f'{self.read} rows read', *left_out])}, {self.outside} in neither split, "
+                f"{self.bad.count} set aside, {f'{self.short} with too short a history, ' if self.short else ''}"
+                f"{sum(self.kept.values())} in the other split. Change `split` ({settings.split!r}) or the "
+                "row filters."
             )
+            yield False, TooFewRowsError(text)
 
-    def _kinds(self, name: str) -> Iterator[tuple[bool, DataError]]:
+    def _kinds(self, name: str) -> Problems:
         kinds = self.kinds.get(name, {})
         if len(kinds) > 1:
             (one, here), (two, there) = list(kinds.items())[:2]
-            yield (
-                True,
-                DataError(
-                    f"column {name!r} is {one} in {here} and {two} in {there}: store it as one type throughout"
-                    + ("." if "bytes" in kinds else f", or read 3.0 as 3 with `data: {{whole_numbers: [{name}]}}`.")
-                ),
+            text = f"column {name!r} is {one} in {here} and {two} in {there}: store it as one type throughout" + (
+                "." if "bytes" in kinds else f", or read 3.0 as 3 with `data: {{whole_numbers: [{name}]}}`."
             )
+            yield True, DataError(text)
         moments = self.moments.get(name, {})
         if len(moments) > 1:
-            yield (
-                True,
-                DataError(
-                    f"column {name!r} holds dates in {moments['date']} and times in {moments['time']}: a day and its "
-                    "midnight would be two tokens; store it as one type throughout."
-                ),
+            text = (
+                f"column {name!r} holds dates in {moments['date']} and times in {moments['time']}: a day and its "
+                "midnight would be two tokens; store it as one type throughout."
             )
+            yield True, DataError(text)
 
-    def _column(self, name: str, settings: Settings, data: str) -> Iterator[tuple[bool, DataError]]:
+    def _column(self, name: str, settings: Settings, data: str) -> Problems:
         if name not in self.seen:
             near = nearest(name, map(settings.shown_name, self.seen))
             yield False, DataError(f"{data}: no row has a column {name!r}: {near}")
         elif self.present(name)["train"] or settings.allow_empty:
             return
         elif name in settings.made:
-            yield (
-                False,
-                DataError(
-                    f"{data}: no row of the train split has an earlier event of its user, so column {name!r} is empty: "
-                    "correct `user`, `time` or `ties` of `data.histories`."
-                ),
+            text = (
+                f"{data}: no row of the train split has an earlier event of its user, so column {name!r} is empty: "
+                "correct `user`, `time` or `ties` of `data.histories`."
             )
+            yield False, DataError(text)
         else:
-            yield (
-                False,
-                DataError(
-                    f"{data}: column {name!r} is empty in all {self.kept['train']} rows of the train split: remove "
-                    "it from the configuration, or correct the data; or, if spans are so small that this happens, set "
-                    "`data.empty_columns: allow`."
-                ),
+            text = (
+                f"{data}: column {name!r} is empty in all {self.kept['train']} rows of the train split: remove "
+                "it from the configuration, or correct the data; or, if spans are so small that this happens, set "
+                "`data.empty_columns: allow`."
             )
+            yield False, DataError(text)
 
 
 def sum_of(tallies: Iterable[Tally]) -> Tally:

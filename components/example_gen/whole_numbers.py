@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.example_gen.rows import BadRows, Batch, Mask, flat_values, is_list, time_texts, widened
+from components.example_gen.rows import BadRows, Batch, Mask, flat_values, of_rows, rewrapped, time_texts, widened
 from components.example_gen.settings import Settings
 from components.example_gen.values import text_of
 
@@ -38,11 +38,11 @@ def with_whole_numbers(batch: Batch, settings: Settings, bad: BadRows) -> Batch:
         values = flat_values(column)
         if pa.types.is_floating(values.type):
             values, fractions = _whole(values)
-            reasons |= {row: f"column {name!r}: {why}" for row, why in _of_rows(column, fractions).items()}
+            reasons |= {row: f"column {name!r}: {why}" for row, why in of_rows(column, fractions).items()}
         elif not pa.types.is_integer(values.type):
             # If the point is not the decimal separator, it may separate thousands (3.000), so only ".0" is removed.
             values = _without_fraction(values, rf"([{batch.decimal}]0*|[.]0)")
-        columns[name] = pa.LargeListArray.from_arrays(column.offsets, values) if is_list(column.type) else values
+        columns[name] = rewrapped(column, values)
     batch = dataclasses.replace(batch, columns=columns)
     return batch.set_aside(bad, dict(sorted(reasons.items()))) if reasons else batch
 
@@ -70,13 +70,6 @@ def _are_exact(numbers: _Floats) -> Mask:
     """Return where a float stands for one whole number only: below 2**53, in float32 below 2**24."""
     exact: Mask = np.abs(numbers) < 2.0 ** (np.finfo(numbers.dtype).nmant + 1)
     return exact
-
-
-def _of_rows(column: pa.Array, reasons: dict[int, str]) -> dict[int, str]:
-    if not is_list(column.type) or not reasons:
-        return reasons
-    rows = np.searchsorted(column.offsets.to_numpy(), list(reasons), side="right") - 1
-    return dict(zip(rows.tolist(), reasons.values(), strict=True))
 
 
 def keys_of(column: pa.Array, decimal: str = ".") -> tuple[pa.Array, dict[int, str]]:
