@@ -10,8 +10,6 @@ from typing import Any
 
 import tf_keras
 
-_OF_KERAS = ("tf_keras.", "tensorflow.")
-
 
 def _frames() -> Iterator[FrameType]:
     frame = inspect.currentframe()
@@ -54,28 +52,8 @@ def wants_weights_as_list() -> bool:
     return False
 
 
-def _is_loss_scaler(value: object) -> bool:
-    return isinstance(value, tf_keras.mixed_precision.LossScaleOptimizer)
-
-
 def running_loss_scaler() -> Any:
     """Return the LossScaleOptimizer that computes gradients now, as in `model.fit` and `minimize`; else None."""
     owners = (frame.f_locals.get("self") for frame in _frames())
-    return next((value for value in owners if _is_loss_scaler(value)), None)
-
-
-def known_loss_scaler() -> Any:
-    """Find a LossScaleOptimizer among the variables of the functions on the stack, and their attributes; else None."""
-    for frame in _frames():
-        if _module(frame).startswith(_OF_KERAS):
-            continue
-        values = [*frame.f_locals.values(), *(frame.f_globals.get(name) for name in frame.f_code.co_names)]
-        for value in values:
-            if _is_loss_scaler(value):
-                return value
-            attributes = getattr(value, "__dict__", None)
-            if isinstance(attributes, dict):
-                scaler = next((each for each in list(attributes.values()) if _is_loss_scaler(each)), None)
-                if scaler is not None:
-                    return scaler
-    return None
+    scaling = tf_keras.mixed_precision.LossScaleOptimizer
+    return next((owner for owner in owners if isinstance(owner, scaling)), None)

@@ -340,8 +340,9 @@ class TPUEmbedding(tf_keras.layers.Layer):
     def loss_scale_optimizer(self) -> LossScaler:
         """The LossScaleOptimizer that scales the loss, or None.
 
-        Set this in a custom training loop if the layer trains its tables, because a gradient does not show that it is
-        scaled; set None if the loss is not scaled. `model.fit` and `LossScaleOptimizer.minimize` do not need it.
+        Set this in a custom training loop that scales its loss if the layer trains its tables, because a gradient does
+        not show that it is scaled. Under the policy 'mixed_float16', set None if the loss is not scaled. `model.fit`
+        and `LossScaleOptimizer.minimize` do not need it.
         """
         return self._state.loss_scale.optimizer
 

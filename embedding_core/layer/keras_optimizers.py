@@ -15,7 +15,7 @@ import tf_keras
 
 from embedding_core.engines.engine import Gradients
 from embedding_core.errors import ConfigError, EngineError
-from embedding_core.layer.call_stack import called_by_keras_3, known_loss_scaler, running_loss_scaler
+from embedding_core.layer.call_stack import called_by_keras_3, running_loss_scaler
 from embedding_core.optimizers import Optimizer
 from embedding_core.translate import OPTIMIZERS, GivenOptimizer, KerasSlots, OptimizerKind
 
@@ -241,9 +241,9 @@ def _schedule_of(optimizer: GivenOptimizer, described: Mapping[str, Any]) -> Any
 # No public API tells whether a loss was scaled: TensorFlow calls a gradient function with tensors only, a tape does not
 # know the optimizer, a Keras layer knows neither its model nor the model's optimizer, and LossScaleOptimizer does not
 # list its instances. So `model.fit` and `minimize` are recognized on the call stack (`call_stack`), and any other
-# training loop must set the layer's `loss_scale_optimizer`. If it remains unknown whether the loss is scaled, computing
-# the gradient raises an error: after a wrong guess, at the default initial scale, the tables would be trained 32,768
-# times too fast.
+# training loop that scales its loss must set the layer's `loss_scale_optimizer`. Under the policy 'mixed_float16', of
+# the layer or of Keras, computing a gradient without this setting raises an error: after a wrong guess, at the default
+# initial scale, the tables would be trained 32,768 times too fast.
 
 LossScaler: TypeAlias = Any  # a tf_keras.mixed_precision.LossScaleOptimizer, or None
 
@@ -298,13 +298,14 @@ class LossScale:
             )
         if named is not None or running is not None:
             return running if named is None else named
-        if self._none_scales or (compute_dtype != "float16" and known_loss_scaler() is None):
+        policies = (compute_dtype, tf_keras.mixed_precision.global_policy().compute_dtype)
+        if self._none_scales or "float16" not in policies:
             return None
         raise EngineError(
-            f"Layer {layer!r} trains its tables itself, and its gradients may be those of a scaled loss: the "
-            "policy is 'mixed_float16', or the training step has a LossScaleOptimizer. Set the layer's "
-            "`loss_scale_optimizer` to it, or to None if the loss is not scaled. `model.fit` and `minimize` need "
-            "neither; the policy 'mixed_bfloat16' needs no LossScaleOptimizer."
+            f"Layer {layer!r} trains its tables itself, and its gradients may be those of a scaled loss, as the policy "
+            "is 'mixed_float16'. Set the layer's `loss_scale_optimizer` to the loop's LossScaleOptimizer, or to None"
+            " if the loss is not scaled. `model.fit` and `minimize` need neither; the policy 'mixed_bfloat16' needs no "
+            "LossScaleOptimizer."
         )
 
 

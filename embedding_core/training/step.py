@@ -236,6 +236,7 @@ class Trainable:
         self._hosts = hosts
         self._strategy = tf.distribute.get_strategy()
         embedding.build(None)
+        embedding.loss_scale_optimizer = None  # the loss of a step is not scaled, whatever policy the model sets
         optimizer.build(model.trainable_variables)
         self.table_optimizers = dict(table_optimizers)
         for name, table_optimizer in self.table_optimizers.items():
