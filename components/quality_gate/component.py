@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
@@ -17,7 +18,7 @@ from embedding_core.quality_rules import Rules
 class QualityGateSpec(ComponentSpec):
     """Inputs, parameters and outputs of QualityGate."""
 
-    PARAMETERS = parameters({keys.RULES: str, keys.SEED: int}, optional={keys.CODE_FINGERPRINT: str})
+    PARAMETERS = parameters({keys.RULES: str, keys.SEED: int}, optional={keys.GATES: str, keys.CODE_FINGERPRINT: str})
     INPUTS = channels(
         keys.MODEL_RUN,
         keys.EXAMPLES,
@@ -53,6 +54,7 @@ class QualityGate(base_component.BaseComponent):
         transform_graph: types.BaseChannel | None = None,
         schema: types.BaseChannel | None = None,
         seed: int = 0,
+        gates: Sequence[str] = (),
         code_fingerprint: str | None = None,
     ) -> None:
         """Construct a QualityGate.
@@ -66,6 +68,8 @@ class QualityGate(base_component.BaseComponent):
           transform_graph: a channel of `TransformGraph` that computes dense features, label and weight.
           schema: a channel of `Schema`; needed without a transform graph.
           seed: seed of the sample of rows that retrieval is measured on, if the eval split is very large.
+          gates: dotted paths of classes of your own, whose rules the model also has to pass; see
+            `embedding_core.evaluation.own_checks`.
           code_fingerprint: digest of the code that runs, so that the cache misses when the code changes.
         """
         spec = spec_with_outputs(
@@ -78,6 +82,7 @@ class QualityGate(base_component.BaseComponent):
             schema=schema,
             rules=json.dumps(rules.to_mapping(), sort_keys=True),
             seed=seed,
+            gates=json.dumps(list(gates)) if gates else None,
             code_fingerprint=code_fingerprint,
         )
         super().__init__(spec=spec)

@@ -13,12 +13,14 @@ from components.base_executor import ComponentExecutor, Execution, files_below
 from components.run_inputs import inputs_of_run, same_run_digests
 from embedding_core.evaluation import (
     Check,
+    JudgedModel,
     LabelScore,
     RetrievalFigures,
     SplitCounts,
     count_split,
     judge,
     measure_retrieval,
+    own_checks,
     score_labels,
 )
 from embedding_core.quality_rules import GATE_METRICS, QUALITY_FILE, Rules
@@ -35,11 +37,12 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
         """Write `quality.json`, and bless the model if every rule is met.
 
         Raises:
-          EmbeddingError: an input is damaged, or from another run.
+          EmbeddingError: an input is damaged, or from another run; or a gate of the user fails.
         """
         rules = Rules.from_mapping(execution.json(keys.RULES))
-        counts, labels, retrieval = _measure(execution, rules)
-        checks = judge(counts, retrieval, rules, labels)
+        model = _judged_model(execution)
+        counts, labels, retrieval = _measure(execution, rules, model)
+        checks = [*judge(counts, retrieval, rules, labels), *own_checks(execution.json(keys.GATES) or (), model)]
         missed = [check.reason for check in checks if not check.met]
         execution.bless(
             blessed=not missed,
@@ -49,12 +52,19 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
         )
 
 
-def _measure(execution: Execution, rules: Rules) -> tuple[SplitCounts, list[LabelScore], RetrievalFigures | str]:
+def _judged_model(execution: Execution) -> JudgedModel:
     model_run, vocabularies = execution.uri(keys.MODEL_RUN), execution.uri(keys.VOCABULARIES)
     run = restore_run(model_run)
     same_run_digests(run.description, model_run, vocabularies, execution.uri(keys.TABLE_CONFIGS))
     inputs = inputs_of_run(run.description, vocabularies, **execution.given_uris(keys.TRANSFORM_GRAPH, keys.SCHEMA))
-    train, held_out = (files_below(execution.split_folders(keys.EXAMPLES, split)) for split in ("train", "eval"))
+    return JudgedModel(run=run, inputs=inputs, eval_files=files_below(execution.split_folders(keys.EXAMPLES, "eval")))
+
+
+def _measure(
+    execution: Execution, rules: Rules, model: JudgedModel
+) -> tuple[SplitCounts, list[LabelScore], RetrievalFigures | str]:
+    run, inputs, held_out = model.run, model.inputs, model.eval_files
+    train = files_below(execution.split_folders(keys.EXAMPLES, "train"))
     progress.report("QualityGate", 0, 3, unit="steps", detail="counting the eval split")
     counts = count_split(inputs, held_out)
     progress.report("QualityGate", 1, 3, unit="steps", detail="comparing with a constant")

@@ -8,6 +8,7 @@ from embedding_core.evaluation.label_scores import (
     count_split,
     score_labels,
 )
+from embedding_core.evaluation.own_gates import JudgedModel, own_checks
 from embedding_core.evaluation.push_rules import Check, judge
 from embedding_core.evaluation.retrieval_figures import RetrievalFigures, measure_retrieval
 from embedding_core.quality_rules import Rules
@@ -15,6 +16,7 @@ from embedding_core.quality_rules import Rules
 __all__ = [
     "Check",
     "FeatureCounts",
+    "JudgedModel",
     "LabelCounts",
     "LabelScore",
     "RetrievalFigures",
@@ -23,5 +25,6 @@ __all__ = [
     "count_split",
     "judge",
     "measure_retrieval",
+    "own_checks",
     "score_labels",
 ]

@@ -18,7 +18,7 @@ from embedding_core.tasks import Task, metric_name, retrieval_index
 from embedding_core.training.eval_metrics import auc
 from embedding_core.training.finished_run import RestoredRun
 from embedding_core.training.row_stream import batches_once
-from embedding_core.training.training_inputs import Inputs, RowParser
+from embedding_core.training.training_inputs import Batch, Inputs, RowParser
 from embedding_core.training.user_functions import UserFunctions
 
 _BATCH = 4096
@@ -91,17 +91,25 @@ def _is_judged(run: RestoredRun, at: int, task: Task) -> bool:
 
 def _predicted(run: RestoredRun, inputs: Inputs, files: Sequence[str]) -> tuple[Floats, Floats, list[Floats]]:
     """Return labels `[n, tasks]`, weights `[n]`, and the predictions of each task, `[n, width]`."""
-    parse, config = RowParser(inputs).traced(), run.description.config
     labels, weights, outputs = [], [], []
+    for batch, predicted in scored_batches(run, inputs, files):
+        labels.append(batch["label"].numpy())
+        weights.append(batch["weight"].numpy()[:, 0])
+        outputs.append([predicted[task.name] for task in inputs.tasks])
+    predictions = [np.concatenate(parts).astype(np.float64) for parts in zip(*outputs, strict=True)]
+    return np.concatenate(labels).astype(np.float64), np.concatenate(weights).astype(np.float64), predictions
+
+
+def scored_batches(
+    run: RestoredRun, inputs: Inputs, files: Sequence[str]
+) -> Iterator[tuple[Batch, dict[str, npt.NDArray[np.float32]]]]:
+    """Yield the rows of files in batches, with the predictions of each task, float32 [B, width], by its name."""
+    parse, config = RowParser(inputs).traced(), run.description.config
     for _, serialized in batches_once(list(files), _BATCH):
         batch = parse(serialized)
         numbers = {**batch["dense"], **sequence_lengths(config, batch["ids"])}
         output = call_model(run.model, run.engine.lookup(batch["ids"]), numbers, inputs.tasks)
-        labels.append(batch["label"].numpy())
-        weights.append(batch["weight"].numpy()[:, 0])
-        outputs.append([prediction_of(task, output[task.name]).numpy() for task in inputs.tasks])
-    predictions = [np.concatenate(parts).astype(np.float64) for parts in zip(*outputs, strict=True)]
-    return np.concatenate(labels).astype(np.float64), np.concatenate(weights).astype(np.float64), predictions
+        yield batch, {task.name: prediction_of(task, output[task.name]).numpy() for task in inputs.tasks}
 
 
 def _totals(inputs: Inputs, files: Sequence[str]) -> list[Floats]:

@@ -190,6 +190,7 @@ class PipelineConfig(Section):
       training: how the model is trained.
       evaluation: how the model is judged.
       health: how healthy the embedding tables must be for a push; null does not measure them.
+      gates: dotted paths of classes of your own that also judge the model before a push.
       warm_start: checkpoint that the model starts from; null starts from initial rows.
       push: destination of the served model.
       follow: how `tfx-embeddings follow` runs the pipeline on spans as they arrive.
@@ -227,6 +228,7 @@ class PipelineConfig(Section):
     training: Training = Field(default_factory=Training)
     evaluation: Evaluation = Field(default_factory=Evaluation)
     health: Health | None = Field(default_factory=Health)
+    gates: Listed[Text] = ()
     warm_start: WarmStart | None = None
     push: Push = Field(default_factory=Push)
     follow: Follow = Field(default_factory=Follow)

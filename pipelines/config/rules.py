@@ -323,15 +323,21 @@ def _run_fn_trains_what_is_configured(config: PipelineConfig) -> Mistakes:
             yield path, "is given, and so is `model.run_fn`: only the trainer's own loop does this; leave out one."
 
 
-def _function_exists(path: str, dotted: str | None, python_path: str) -> Mistakes:
-    """Refuse a dotted path that does not lead to a function at the top level of a module."""
+@_rule("gates", "python_path")
+def _gates_exist(config: PipelineConfig) -> Mistakes:
+    for index, gate in enumerate(config.gates):
+        yield from _function_exists(f"gates.{index}", gate, config.python_path, "class, such as my_module.MyGate")
+
+
+def _function_exists(path: str, dotted: str | None, python_path: str, what: str = "") -> Mistakes:
+    """Refuse a dotted path that does not lead to a function or class at the top level of a module."""
     if dotted is None:
         return
-    name = path.rpartition(".")[2]
+    what = what or f"function, such as my_module.{path.rpartition('.')[2]}"
     module, _, function = dotted.rpartition(".")
     try:
         if not module:
-            raise ConfigError(f"it must be the dotted path of a function, such as my_module.{name}.")
+            raise ConfigError(f"it must be the dotted path of a {what}.")
         if not defines(parse_module(module, python_path), function):
             raise ConfigError(
                 f"module {module!r} has no {function!r} at its top level; define it, or correct the path."

@@ -21,18 +21,19 @@ _OURS = ("components", "embedding_core", "pipelines")
 _DOTTED = tuple(f"{package}." for package in _OURS)
 
 
-def code_fingerprint(config: PipelineConfig, component: str) -> str:
+def code_fingerprint(config: PipelineConfig, component: str, more: Iterable[str] = ()) -> str:
     """Compute a digest of the modules of a component, of the user's own modules, and of ours that these load.
 
     Args:
       config: the configuration.
       component: folder of the component in `components`, such as "trainer".
+      more: dotted names of further modules of the user, which this component alone runs.
     """
     folder = os.path.join(os.path.dirname(str(source_file("components", config.python_path))), component)
     names = sorted(name for name in os.listdir(folder) if name.endswith(".py"))
     package = f"components.{component}"
     modules = [package, *(f"{package}.{name.removesuffix('.py')}" for name in names if name != "__init__.py")]
-    return digest_of_files(loaded_files([*modules, *_users(config)], config.python_path))
+    return digest_of_files(loaded_files([*modules, *_users(config), *more], config.python_path))
 
 
 def loaded_files(modules: Iterable[str], python_path: str) -> set[str]:
@@ -110,4 +111,9 @@ def digest_of_files(files: Iterable[str]) -> str:
 
 def _users(config: PipelineConfig) -> Iterator[str]:
     functions = [function for function in (config.preprocessing_fn, config.model.run_fn) if function]
-    yield from (config.model.module, *(function.rpartition(".")[0] for function in functions))
+    yield from (config.model.module, *modules_of(functions))
+
+
+def modules_of(paths: Iterable[str]) -> list[str]:
+    """Return the modules of functions or classes that are named by their dotted paths."""
+    return [path.rpartition(".")[0] for path in paths]

@@ -13,7 +13,7 @@ from embedding_core.quality_rules import QUALITY_FILE
 from embedding_core.rooms import hooks
 from pipelines.config import PipelineConfig
 from pipelines.pipeline import component_inputs
-from pipelines.pipeline.fingerprint import code_fingerprint
+from pipelines.pipeline.fingerprint import code_fingerprint, modules_of
 
 if TYPE_CHECKING:  # TFX takes seconds to load
     from tfx.dsl.components.base.base_node import BaseNode
@@ -125,7 +125,8 @@ class _QualityGate(Gate):
             table_configs=trained.table_configs,
             rules=component_inputs.quality_rules(config),
             seed=config.seed,
-            code_fingerprint=code_fingerprint(config, "quality_gate"),
+            gates=config.gates,
+            code_fingerprint=code_fingerprint(config, "quality_gate", modules_of(config.gates)),
         )
         return [component]
 

@@ -118,10 +118,10 @@ def run(tmp_path):
     return make
 
 
-def judge(inputs, folder, **rules):
+def judge(inputs, folder, gates=(), **rules):
     blessing = made(standard_artifacts.ModelBlessing, folder, "blessing")
     rules = {"draws_negatives": True, **rules}
-    properties = {"rules": json.dumps(rules), "seed": 1}
+    properties = {"rules": json.dumps(rules), "seed": 1, "gates": json.dumps(list(gates))}
     Executor().Do({key: [value] for key, value in inputs.items()}, {"blessing": [blessing]}, properties)
     with open(f"{blessing.uri}/{QUALITY_FILE}") as file:
         return blessing, json.load(file)

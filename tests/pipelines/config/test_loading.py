@@ -158,6 +158,8 @@ def test_missing_sections_are_named(mistakes):
         ("model: {arguments: {hidden_units: wide}}", "Sequence[int]"),
         ("preprocessing_fn: nowhere.fn", "module 'nowhere' does not exist"),
         ("preprocessing_fn: fn", "dotted path"),
+        ("gates: [MyGate]", "`gates.0` is 'MyGate': it must be the dotted path of a class, such as my_module.MyGate"),
+        ("gates: [pipelines.examples.taxi.MyGate]", "no 'MyGate' at its top level"),
         ("preprocessing_fn: pipelines.examples.taxi.fn", "no 'fn' at its top level"),
     ],
 )
