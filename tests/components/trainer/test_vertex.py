@@ -66,18 +66,3 @@ def test_trainer_is_not_told_of_the_job_and_takes_the_steps_that_were_given(arti
     told = Executor()._GetFnArgs(inputs(artifacts), outputs(artifacts), properties).custom_config
     assert told["training"] == training
     assert not [key for key in told if key.startswith("ai_platform")]
-
-
-@pytest.mark.parametrize(("kind", "serves"), [("worker", True), ("ps", True), ("chief", False)])
-def test_workers_and_servers_of_the_job_serve_and_write_nothing(artifacts, monkeypatch, kind, serves):
-    """All pools of a job start the same command; a real server would never return."""
-    from components.trainer import executor
-
-    cluster = {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]}
-    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": kind, "index": 0}}))
-    served, executed = [], []
-    monkeypatch.setattr(executor, "serve", lambda task: served.append(task.kind))
-    monkeypatch.setattr(executor.Executor, "execute", lambda self, execution: executed.append(execution))
-    monkeypatch.setattr("components.base_executor.record_lineage", lambda *args, **kwargs: None)
-    executor.Executor().Do(inputs(artifacts), outputs(artifacts), {})
-    assert (served, bool(executed)) == ([kind] if serves else [], not serves)
