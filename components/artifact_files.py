@@ -12,13 +12,10 @@ import google_crc32c
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError, DataError
-from embedding_core.schema import Json
-from embedding_core.storage import bounds, is_remote, masked, read_bounded, unsealed_json
+from embedding_core.storage import bounds, is_remote, masked, read_bounded
 from embedding_core.vocabulary import Vocabulary, load_vocabularies
 
 EMBEDDING_CONFIG_FILE = "embedding_config.json"
-SPARSE_CORE_LIMITS_FILE = "sparse_core_limits.json"
-"""File of a TableConfigs artifact for a slice with SparseCores, see `embedding_core.training.sparse_core_limits`."""
 RECORD_SUFFIX = ".lineage.json"
 """Suffix of the record beside an artifact, see `components.base_executor`."""
 
@@ -31,33 +28,15 @@ def read_embedding_config(folder: str) -> EmbeddingConfig:
     """
     path = os.path.join(folder, EMBEDDING_CONFIG_FILE)
     try:
-        return EmbeddingConfig.from_json(_content(path))
+        return EmbeddingConfig.from_json(content_of(path))
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{path!r} is not what TableConfigGen wrote ({error}): restore it, or run TableConfigGen again."
         ) from error
 
 
-def read_sparse_core_limits(folder: str) -> Json | None:
-    """Return the limits of SparseCores in a TableConfigs artifact; None if it has none.
-
-    Raises:
-      ConfigError: the file is not what TableConfigGen wrote.
-    """
-    from tfx.dsl.io import fileio
-
-    path = os.path.join(folder, SPARSE_CORE_LIMITS_FILE)
-    if not fileio.exists(path):
-        return None
-    try:
-        return unsealed_json(_content(path))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{path!r} is not what TableConfigGen wrote ({error}): restore it, or run TableConfigGen again."
-        ) from error
-
-
-def _content(path: str) -> bytes:
+def content_of(path: str) -> bytes:
+    """Read a small file of an artifact."""
     if not is_remote(path):
         return read_bounded(path)
     from tfx.dsl.io import fileio

@@ -19,6 +19,7 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
     "new_project": (),
     "parameter_server": ("kubeflow.cluster", "training.strategy=parameter_server", "ParameterServerStrategyV2"),
     "shadow": ("shadow",),
+    "sparse_cores": (),
     "tpu_compiler": ("--compiler", "--compiler-python", "--sparsecore-python"),
     "triton": (),
 }

@@ -48,8 +48,8 @@ class TableConfigGen(base_component.BaseComponent):
     Component `outputs` contains:
       - `table_configs`: Channel of type `TableConfigs`: `embedding_config.json` (an `EmbeddingConfig`),
         `plan.json` (bytes of tables and slots, per host and core of the topology) and `vocabularies.json`
-        (the digest of the vocabulary that each table's rows belong to). With a `custom_config`, and if the topology has
-        SparseCores, also `sparse_core_limits.json` (see `embedding_core.training.sparse_core_limits`).
+        (the digest of the vocabulary that each table's rows belong to). With a `custom_config`, also what optional
+        rooms compute from the batches of the training (`table_limits` in their folder of `components`).
     """
 
     SPEC_CLASS = TableConfigGenSpec
@@ -83,9 +83,9 @@ class TableConfigGen(base_component.BaseComponent):
           examples: a channel of `Examples`; needed with `custom_config`, as EmbeddingTrainer gets it.
           transform_graph: a channel of `TransformGraph`, if EmbeddingTrainer gets one.
           schema: a channel of `Schema`, if EmbeddingTrainer gets one.
-          base_table_configs: a channel of `TableConfigs` of a previous run, for the drift of the limits.
-          custom_config: `custom_config` of EmbeddingTrainer. If it is given and the topology has SparseCores, their
-            limits are computed over the batches that this training draws.
+          base_table_configs: a channel of `TableConfigs` of a previous run, for the drift of what rooms compute.
+          custom_config: `custom_config` of EmbeddingTrainer, if a room computes figures of the batches that this
+            training draws.
           training_steps: `training_steps` of EmbeddingTrainer.
           code_fingerprint: digest of the code that runs, so that the cache misses when the code changes.
 
@@ -95,7 +95,7 @@ class TableConfigGen(base_component.BaseComponent):
         if custom_config is not None and examples is None:
             raise ConfigError(
                 "`custom_config` of TableConfigGen is given, but no `examples`: give the channel that EmbeddingTrainer "
-                "gets, whose batches the limits of SparseCores are computed over."
+                "gets, whose batches are drawn."
             )
         spec = spec_with_outputs(
             TableConfigGenSpec,

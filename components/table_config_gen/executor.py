@@ -1,4 +1,4 @@
-"""Defines the executor of TableConfigGen, which plans tables and the limits of SparseCores."""
+"""Defines the executor of TableConfigGen, which plans tables."""
 
 from __future__ import annotations
 
@@ -11,70 +11,16 @@ from tfx.dsl.components.base import base_executor
 from tfx.dsl.io import fileio
 
 from components import component_spec as keys
-from components.artifact_files import (
-    EMBEDDING_CONFIG_FILE,
-    SPARSE_CORE_LIMITS_FILE,
-    read_sparse_core_limits,
-    read_vocabularies,
-)
-from components.base_executor import ComponentExecutor, Execution, files_below
-from components.trainer_settings import Settings, read_settings, with_steps
+from components.artifact_files import EMBEDDING_CONFIG_FILE, read_vocabularies
+from components.base_executor import ComponentExecutor, Execution
 from embedding_core.checkpoint import read_manifest
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.planning.planner import ALL_TABLES, plan_from_vocabularies, plan_report
 from embedding_core.planning.table_overrides import TableSettings
-from embedding_core.planning.topology import GIB, Topology, named_topology
+from embedding_core.planning.topology import GIB, named_topology
+from embedding_core.rooms import hooks
 from embedding_core.schema import ByName, Json, read
-from embedding_core.storage import sealed_json
-from embedding_core.training import TrainingJob
-from embedding_core.training.sparse_core_limits import sparse_core_limits
-from embedding_core.vocabulary import Vocabulary
-
-# Computes the limits of SparseCores for the training that comes after TableConfigGen.
-
-
-def limits_of_training(
-    execution: Execution, config: EmbeddingConfig, vocabularies: Mapping[str, Vocabulary], topology: Topology
-) -> Json | None:
-    """Compute the limits, with the rows and settings that EmbeddingTrainer gets.
-
-    Args:
-      execution: the execution of TableConfigGen.
-      config: the tables that it planned.
-      vocabularies: the vocabularies, by name.
-      topology: the slice.
-
-    Returns:
-      What `sparse_core_limits` returns; None without a `custom_config`, or if the slice has no SparseCores.
-
-    Raises:
-      ConfigError: a setting is invalid, or the batch cannot be divided among the SparseCores.
-      DataError: the data breaks a rule.
-    """
-    custom = execution.json(keys.CUSTOM_CONFIG)
-    if custom is None or not topology.sparse_cores:
-        return None
-    given = execution.given_uris(keys.VOCABULARIES, keys.TRANSFORM_GRAPH, keys.SCHEMA, keys.BASE_TABLE_CONFIGS)
-    graph, schema = given.get(keys.TRANSFORM_GRAPH), given.get(keys.SCHEMA)
-    custom = with_steps(custom, execution.properties.get(keys.TRAINING_STEPS))
-    settings = read_settings({**custom, "vocabularies": given[keys.VOCABULARIES]}, Settings)
-    tasks = settings.task_list(graph)
-    sources = settings.sources(config, tasks, graph, None if schema is None else os.path.join(schema, "schema.pbtxt"))
-    job = TrainingJob(
-        inputs=settings.inputs(config, vocabularies, sources, tasks),
-        training=settings.training_config,
-        model="",
-        train_files=files_below(execution.split_folders(keys.EXAMPLES, "train")),
-        eval_files=files_below(execution.split_folders(keys.EXAMPLES, "eval")),
-        counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
-    )
-    base = given.get(keys.BASE_TABLE_CONFIGS)
-    previous = None if base is None else read_sparse_core_limits(base)
-    return sparse_core_limits(job, topology, previous=previous["stacks"] if previous else None)
-
-
-# The executor of TableConfigGen: glue between artifacts and `embedding_core.planning.planner`.
 
 _NONE = TableSettings()
 _PLAN_FILE = "plan.json"
@@ -87,11 +33,11 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
     COMPONENT = "TableConfigGen"
 
     def execute(self, execution: Execution) -> None:
-        """Write the tables, their memory plan, the digests of their vocabularies, and the limits of SparseCores.
+        """Write the tables, their memory plan, the digests of their vocabularies, and what optional rooms compute.
 
         Raises:
           ConfigError: an override breaks its rule, or the tables or the batch do not fit the topology.
-          DataError: rows are read for the limits of SparseCores, and break a rule.
+          DataError: a room reads the training's rows, and they break a rule.
           VocabularyError: a vocabulary is damaged.
           CheckpointError: the previous run's checkpoint has no manifest, or a damaged one.
         """
@@ -107,8 +53,12 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
         report = plan_report(config, topology)
         _check_fits(report)
         used = {table.vocabulary: vocabularies[table.vocabulary].digest for table in config.tables if table.vocabulary}
-        limits = None if topology is None else limits_of_training(execution, config, vocabularies, topology)
-        _write(execution.output(keys.TABLE_CONFIGS), config, report, used, limits)
+        artifact = execution.output(keys.TABLE_CONFIGS)
+        _write(artifact, config, report, used)
+        for room in hooks("components", "table_limits") if topology is not None else ():
+            files, facts = room.table_limits(execution, config, vocabularies, topology)
+            _write_files(artifact, files)
+            artifact.put_facts(**facts)
 
 
 def _with_dims_of(
@@ -136,19 +86,19 @@ def _check_fits(report: Json) -> None:
     )
 
 
-def _write(
-    artifact: types.Artifact, config: EmbeddingConfig, report: Json, digests: dict[str, str], limits: Json | None
-) -> None:
+def _write_files(artifact: types.Artifact, contents: Mapping[str, bytes]) -> None:
+    for name, content in contents.items():
+        with fileio.open(os.path.join(artifact.uri, name), "wb") as file:
+            file.write(content)
+
+
+def _write(artifact: types.Artifact, config: EmbeddingConfig, report: Json, digests: dict[str, str]) -> None:
     texts = {
         EMBEDDING_CONFIG_FILE: config.to_sealed_json(),
         _PLAN_FILE: (json.dumps(report, indent=2) + "\n").encode(),
         _DIGESTS_FILE: (json.dumps(digests, indent=2, sort_keys=True) + "\n").encode(),
     }
-    if limits is not None:
-        texts[SPARSE_CORE_LIMITS_FILE] = sealed_json(limits)
-    for name, text in texts.items():
-        with fileio.open(os.path.join(artifact.uri, name), "wb") as file:
-            file.write(text)
+    _write_files(artifact, texts)
     total = report["total"]
     artifact.put_facts(
         tables=len(config.tables),
@@ -158,14 +108,3 @@ def _write(
         topology=report["topology"]["name"] if report["topology"] else None,
         vocabularies=digests,
     )
-    if limits is not None:
-        artifact.put_facts(sparse_cores=_summary(limits))
-
-
-def _summary(limits: Json) -> Json:
-    """Return what the lineage shows: the method, and the limits and drift of each stack."""
-    stacks = {
-        stack["stack"]: [stack["max_ids_per_partition"], stack["max_unique_ids_per_partition"]]
-        for stack in limits["stacks"]
-    }
-    return {key: limits[key] for key in ("method", "batches", "batches_drawn", "drift")} | {"limits": stacks}

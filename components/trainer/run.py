@@ -13,7 +13,7 @@ from tfx.components.trainer.fn_args_utils import FnArgs
 from tfx.dsl.io import fileio
 
 from components import progress
-from components.artifact_files import read_embedding_config, read_sparse_core_limits, read_vocabularies
+from components.artifact_files import read_embedding_config, read_vocabularies
 from components.run_inputs import NumberSources
 from components.trainer_settings import RunSettings, read_settings
 from components.transform_graph import range_problems, read_ranges
@@ -21,9 +21,9 @@ from embedding_core.checkpoint import load_checkpoint_into
 from embedding_core.checkpoint.dense import DENSE
 from embedding_core.checkpoint.load import Blocks
 from embedding_core.config import EmbeddingConfig
+from embedding_core.rooms import hooks
 from embedding_core.schema import Json
 from embedding_core.serving import export_model
-from embedding_core.sparsecore import SparseCoreEmbeddingConfig
 from embedding_core.storage import file_digest, folder_digests, is_remote
 from embedding_core.tasks import Task
 from embedding_core.training import TrainingJob, TrainingResult, fingerprint, train
@@ -148,14 +148,12 @@ def _job(
         warm_start=warm_start if settings.warm_start else None,
         dense_start=_dense_start(settings),
         ranges=_ranges(fn_args, settings),
-        limits=_limits(settings),
+        engine_arguments={
+            name: value
+            for room in hooks("components", "table_limits")
+            for name, value in room.engine_arguments(settings.table_configs, settings.training_config).items()
+        },
     )
-
-
-def _limits(settings: RunSettings) -> SparseCoreEmbeddingConfig | None:
-    """Read the limits of SparseCores that TableConfigGen computed; None if it computed none."""
-    found = read_sparse_core_limits(settings.table_configs)
-    return None if found is None else SparseCoreEmbeddingConfig.from_mapping(found["forms"]["tensorflow"])
 
 
 def _dense_start(settings: RunSettings) -> DenseStart | None:

@@ -11,7 +11,6 @@ from embedding_core.planning.topology import GIB
 from embedding_core.preflight.preflight_run import Checked, Program
 from embedding_core.preflight.trace import generation_of
 from embedding_core.schema import Json
-from embedding_core.sparsecore import slice_of, stacks_of
 from embedding_core.tpu_compiler.compiler_check import NO_MEMORY, VERBS, first_words
 from embedding_core.tpu_compiler.sparse_core_compiler import SparseCoreCompiler, SparseCores
 
@@ -30,7 +29,7 @@ def sparse_core_check(program: Program, given: SparseCores) -> Checked:
       ConfigError: the compiler's environment is damaged, or has other versions.
     """
     config, plan = program.config, program.memory
-    reasons = [_without_limits(program, given)]
+    reasons = [_without_limits(program, given.limits, given.source)]
     if given.compiler is None:
         reasons.append(f"there is no environment of {SparseCoreCompiler.NAME}: {SparseCoreCompiler.remedy()}")
     reasons = [reason for reason in reasons if reason]
@@ -77,22 +76,18 @@ def _described(optimizer: Optimizer) -> Json:
     return {"kind": type(optimizer).__name__, "hyperparameters": values, "changed": changed}
 
 
-def _without_limits(program: Program, given: SparseCores) -> str:
+def _without_limits(program: Program, limits: Json | None, source: str) -> str:
     """Say why there are no limits for this program; empty if there are."""
-    topology, batch_size = program.topology, program.batch_size
-    limits, slice_ = given.limits, slice_of(topology)
-    if limits is None or slice_ is None:
-        return given.source
-    if (limits["topology"], limits["batch_size"]) != (topology.name, batch_size):
+    topology, batch_size = program.topology.name, program.batch_size
+    if limits is None:
+        return source
+    if (limits["topology"], limits["batch_size"]) != (topology, batch_size):
         return (
-            f"the limits of {given.source} are for {limits['topology']} and {limits['batch_size']:,} rows in a batch "
-            f"with negatives, not for {topology.name} and {batch_size:,}"
+            f"the limits of {source} are for {limits['topology']} and {limits['batch_size']:,} rows in a batch "
+            f"with negatives, not for {topology} and {batch_size:,}"
         )
-    stacks = {stack.name for stack in stacks_of(program.config, slice_, batch_size, by_combiner=True)}
-    known = set(limits["forms"]["jax_tpu_embedding"]["update_preprocessing_parameters"]["max_ids_per_partition"])
-    if stacks != known:
-        return f"the limits of {given.source} are for the stacks {sorted(known)}, but the tables make {sorted(stacks)}"
-    return ""
+    known, tables = sorted(limits["forms"]["keras_rs"]["tables"]), sorted(table.name for table in program.config.tables)
+    return "" if known == tables else f"the limits of {source} are for the tables {known}, not for {tables}"
 
 
 def _refused(name: str, found: Json, result: Json) -> Finding:

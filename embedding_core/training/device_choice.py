@@ -61,12 +61,6 @@ class Placement(NamedTuple):
         return self.on_tpu and hardware_feature(self.strategy, None) == "V0"
 
     @property
-    def takes_limits(self) -> bool:
-        """Whether the class that looks up on SparseCores takes limits; that of TensorFlow 2.16 has fixed ones."""
-        theirs = hasattr(tf.tpu.experimental.embedding, "SparseCoreEmbeddingConfig")
-        return self.on_tpu and hardware_feature(self.strategy, None) == "V2" and (self.kind != "tpu" or theirs)
-
-    @property
     def slice_of_hardware(self) -> Slice | None:
         """The SparseCores of a real TPU; None without."""
         if self.kind != "tpu" or hardware_feature(self.strategy, None) != "V2":

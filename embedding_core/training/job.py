@@ -7,7 +7,7 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,6 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.model_inputs import sequence_lengths
 from embedding_core.schema import Json
-from embedding_core.sparsecore import SparseCoreEmbeddingConfig
 from embedding_core.storage import remove_folder
 from embedding_core.tracing import as_written
 from embedding_core.training.dense_start import Ranges
@@ -69,7 +68,7 @@ class TrainingJob:
         from initial rows. A table may be in several blocks of rows.
       dense_start: source of the dense part's weights at step 0; None starts from new weights.
       ranges: scale of each dense feature, JSON objects that are kept with the weights.
-      limits: limits of SparseCores; used on slices that have them.
+      engine_arguments: arguments of the layer that the engine of an optional room takes.
       shard_files: whether each host of a TPU reads different files (see `host_files`); if not, every host reads all
         files and takes its part of each batch. None shards on a real TPU if there are at least as many files as hosts.
     """
@@ -84,7 +83,7 @@ class TrainingJob:
     warm_start: Callable[[Mapping[str, Blocks]], None] | None = None
     dense_start: DenseStart | None = None
     ranges: Ranges = dataclasses.field(default_factory=dict)
-    limits: SparseCoreEmbeddingConfig | None = None
+    engine_arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     shard_files: bool | None = None
 
 

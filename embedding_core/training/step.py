@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tf_keras
@@ -15,7 +15,6 @@ from embedding_core.layer import TPUEmbedding
 from embedding_core.model_inputs import build_model, call_model, check_two_tower, is_two_tower, tower_vectors
 from embedding_core.optimizers import SGD
 from embedding_core.schema import Json
-from embedding_core.sparsecore import SparseCoreEmbeddingConfig
 from embedding_core.tasks import Task, retrieval_index
 from embedding_core.tracing import calling_user_code
 from embedding_core.training.drawn_candidates import CANDIDATE, COMPETES, LOG_Q
@@ -411,7 +410,7 @@ def new_trainable(
     steps: int,
     replicated: bool,
     hosts: int = 1,
-    limits: SparseCoreEmbeddingConfig | None = None,
+    engine_arguments: Mapping[str, Any] | None = None,
     kind: type[Trainable] = Trainable,
 ) -> Trainable:
     """Make the layer, the model and the optimizers; call this in the scope of a strategy.
@@ -427,7 +426,7 @@ def new_trainable(
       steps: number of steps of the run, over which learning rates decay.
       replicated: whether every core of the TPU holds whole tables, which Keras' optimizers train.
       hosts: see `Trainable`.
-      limits: limits of SparseCores.
+      engine_arguments: as in `TrainingJob`.
       kind: class to make.
 
     Raises:
@@ -442,9 +441,9 @@ def new_trainable(
         None,
         batch_size=rows,
         table_update="engine",
-        sparse_core_embedding_config=limits,
         seed=training.seed,
         name="embedding",
+        **(engine_arguments or {}),
     )
     built = build_model(model, config, dense, arguments, tasks)
     if training.softmax is not None:

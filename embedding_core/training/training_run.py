@@ -68,7 +68,7 @@ def _make_trainable(job: TrainingJob, data: JobData, placement: Placement, kind:
         steps=data.steps,
         replicated=placement.replicated,
         hosts=data.hosts_apart,
-        limits=job.limits if placement.takes_limits else None,
+        engine_arguments=job.engine_arguments,
         kind=kind,
     )
 

@@ -8,6 +8,7 @@ from embedding_core.errors import ConfigError
 from embedding_core.planning.table_overrides import TableOverrides, TableSettings
 from embedding_core.planning.topology import named_topology
 from embedding_core.quality_rules import RankingProtocol, RankingSettings, Rules, main_metric
+from embedding_core.rooms import hooks
 from embedding_core.schema import Json
 from embedding_core.tasks import metric_name
 from embedding_core.training_config import RemapPolicy, TrainingConfig, TrainingSettings
@@ -76,10 +77,15 @@ def planned_topology(config: PipelineConfig) -> str | None:
     return None if topology is None or "x" in topology else topology
 
 
-def computes_limits(config: PipelineConfig) -> bool:
-    """Return whether TableConfigGen computes limits of SparseCores: not for a `run_fn` that may draw other batches."""
+def plans_with_rows(config: PipelineConfig) -> bool:
+    """Return whether an optional room reads the training's rows when tables are planned.
+
+    It does not for a `run_fn`, which may draw other batches.
+    """
     topology = planned_topology(config)
-    return topology is not None and named_topology(topology).sparse_cores > 0 and config.model.run_fn is None
+    if topology is None or config.model.run_fn is not None:
+        return False
+    return any(room.reads_rows(named_topology(topology)) for room in hooks("components", "table_limits"))
 
 
 def quality_rules(config: PipelineConfig) -> Rules:

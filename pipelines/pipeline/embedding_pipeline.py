@@ -19,7 +19,7 @@ Optional nodes provide artifacts of previous runs:
 
 Optional rooms add gates beside QualityGate: see `gates.py`.
 
-For a slice with SparseCores, TableConfigGen also reads Examples, Schema and Transform, to draw the trainer's batches.
+If a room computes figures of the trainer's batches, TableConfigGen also reads Examples, Schema and Transform.
 
 The pipeline has no Resolver: the command line finds the URIs of these artifacts, and Importers import them. This is the
 same on every orchestrator.
@@ -179,15 +179,13 @@ def _table_config_gen(
     transform: Transform,
     checkpoint: Sequence[BaseNode],
 ) -> list[BaseNode]:
-    """Return TableConfigGen, and before it the Importer of the previous run's TableConfigs, if limits are compared.
+    """Return TableConfigGen, and before it the Importer of the previous run's TableConfigs, if rows are read.
 
-    Optional rooms add gates beside QualityGate: see `gates.py`.
-
-    For a slice with SparseCores, TableConfigGen gets what EmbeddingTrainer gets, to draw the same batches.
+    TableConfigGen then gets what EmbeddingTrainer gets, to draw the same batches.
     """
     limits: dict[str, Any] = {}
     known: list[BaseNode] = []
-    if component_inputs.computes_limits(config):
+    if component_inputs.plans_with_rows(config):
         known = imported("BaseTableConfigs", previous.table_configs, TableConfigs)
         limits = {
             "examples": transform.inputs["examples"],

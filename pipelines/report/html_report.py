@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import jinja2
 
 from embedding_core.health import Health
+from embedding_core.rooms import hooks
 from embedding_core.storage import free_name
 from pipelines.pipeline.gates import GatePage, gates
 from pipelines.report.charts import health_charts, health_rows, line_chart
@@ -121,6 +122,11 @@ def _html(report: Report, pages: Sequence[GatePage]) -> str:
     recall = report.curves.get("recall", {})
     html: str = environment.get_template("report.html.jinja").render(
         report=report,
+        sections=[
+            room.html(report.further[room.NAME], environment)
+            for room in hooks("pipelines", "report_section")
+            if room.NAME in report.further
+        ],
         charts=charts,
         gate_pages=pages,
         recall_chart=line_chart(recall, x_label="K") if any(recall.values()) else "",

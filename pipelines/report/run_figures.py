@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from ml_metadata import MetadataStore
 
-from components.artifact_files import read_embedding_config, read_sparse_core_limits
+from components.artifact_files import read_embedding_config
 from components.example_gen.spans import Gaps
 from components.run_inputs import inputs_of_run
 from components.transform_graph import range_problems
@@ -120,7 +120,7 @@ def collect_report(
         tables=_tables(by_type["components.TableConfigs"], embedding),
         vocabularies=[_vocabulary(vocabulary) for vocabulary in vocabularies.values()],
         drift=[row for vocabulary in vocabularies.values() for row in _drift(vocabulary)],
-        sparse_cores=read_sparse_core_limits(by_type["components.TableConfigs"].uri),
+        further=_further(by_type["components.TableConfigs"].uri),
         labels=label_figures(
             by_type["ExampleStatistics"].uri, {name: label.column for name, label in config.targets.items()}, quality
         ),
@@ -129,6 +129,11 @@ def collect_report(
         data=_data(by_type["Examples"]) | _line_breaks(vocabularies.values()) | _dense_notes(by_type["ModelRun"]),
         warm_start=_warm_start(lineage, history),
     )
+
+
+def _further(table_configs: str) -> dict[str, Figures]:
+    found = {room.NAME: room.figures(table_configs) for room in hooks("pipelines", "report_section")}
+    return {name: figures for name, figures in found.items() if figures is not None}
 
 
 def read_result(store: MetadataStore, runs: Sequence[NodeRun], pushed: int) -> RunResult:

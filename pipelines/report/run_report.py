@@ -91,7 +91,7 @@ class Report:
       vocabularies: per vocabulary its size, distinct tokens, coverage, digest, most frequent tokens, and how it
         extends a previous one (or None).
       drift: per feature the shares of rows and tokens that the base vocabulary does not have; empty without a base.
-      sparse_cores: limits of the SparseCores, as TableConfigGen wrote them; None if the slice has none.
+      further: figures of optional rooms, by name.
       labels: per label its rows in the eval split, and if it is binary the share of label 1 in both splits.
       columns: per raw column the share of missing values by split, and whether it is constant.
       features: per categorical feature the shares of empty rows and of unknown tokens by split.
@@ -128,7 +128,7 @@ class Report:
     tables: Sequence[Figures]
     vocabularies: Sequence[Figures]
     drift: Sequence[Figures] = ()
-    sparse_cores: Figures | None = None
+    further: Mapping[str, Figures] = dataclasses.field(default_factory=dict)
     labels: Sequence[Figures] = ()
     columns: Sequence[Figures] = ()
     features: Sequence[Figures] = ()

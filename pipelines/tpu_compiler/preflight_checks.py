@@ -11,6 +11,7 @@ import typer
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.planning.topology import GIB, Topology
+from embedding_core.rooms import hooks
 from embedding_core.schema import Json
 from embedding_core.tpu_compiler import SparseCoreCompiler, SparseCores, TpuCompiler
 from pipelines.config import PipelineConfig
@@ -99,7 +100,7 @@ def _checks(
         return {"compiler": compiled}
     python = sparsecore_python
     of_stacks = SparseCoreCompiler.installed() if python is None else SparseCoreCompiler.find(python)
-    given = planned_sparse_cores(config, tables, slice_, table_configs, of_stacks)
+    given = SparseCores(of_stacks, *_planned_limits(config, tables, slice_, table_configs))
 
     def stacks_compiled(program: Program) -> Checked:
         from embedding_core.tpu_compiler.sparse_core_check import sparse_core_check
@@ -109,73 +110,19 @@ def _checks(
     return {"compiler": compiled, "sparse_cores": stacks_compiled}
 
 
+def _planned_limits(
+    config: PipelineConfig, tables: EmbeddingConfig, slice_: Topology, table_configs: Path | None
+) -> tuple[Json | None, str]:
+    for room in hooks("pipelines", "planned_limits"):
+        limits: tuple[Json | None, str] = room.planned_limits(config, tables, slice_, table_configs)
+        return limits
+    return None, "the optional part that computes their limits is not installed"
+
+
 def lines(further: Mapping[str, Json]) -> Iterator[str]:
     """Yield lines about the results of these checks in a preflight's report."""
     yield from compiler_lines(further.get("compiler"))
     yield from sparse_core_lines(further.get("sparse_cores"))
-
-
-# Finds the limits of SparseCores that a run computed for the tables that a preflight plans.
-
-
-def planned_sparse_cores(
-    config: PipelineConfig,
-    tables: EmbeddingConfig,
-    slice_: Topology,
-    table_configs: Path | None,
-    compiler: SparseCoreCompiler | None,
-) -> SparseCores:
-    """Return the limits that TableConfigGen computed for these tables, with the compiler.
-
-    Args:
-      config: the pipeline.
-      tables: the tables that a run would train.
-      slice_: the slice.
-      table_configs: folder of a TableConfigs artifact; None takes that of the last run.
-      compiler: the compiler for SparseCores; None if its environment is not there.
-
-    Raises:
-      ConfigError: the artifact is damaged.
-    """
-    from components.artifact_files import read_embedding_config, read_sparse_core_limits  # they load PyArrow
-    from pipelines.checks.planned_tables import last_table_configs
-
-    if config.model.run_fn is not None:
-        return SparseCores(compiler, None, "a `run_fn` may draw other batches, so no limits are computed for it")
-    last = last_table_configs(config) if table_configs is None else None
-    folder = str(table_configs) if table_configs is not None else last and last[1]
-    remedy = (
-        f"`tfx-embeddings run` with `--set training.topology={slice_.name}` computes them; or name the TableConfigs of "
-        "such a run with `--table-configs`"
-    )
-    if folder is None:
-        return SparseCores(compiler, None, f"no run has computed the limits of {slice_.name}: {remedy}")
-    limits = read_sparse_core_limits(folder)
-    if limits is None:
-        return SparseCores(compiler, None, f"the table configs in {folder} have no limits of SparseCores: {remedy}")
-    others = _different(_shape(read_embedding_config(folder)), _shape(tables))
-    if others:
-        reason = (
-            f"the limits in {folder} are for other tables or features than those planned here ({', '.join(others)}), "
-            f"as a run may choose dims by its data: `--table-configs {folder}` checks the tables of that run"
-        )
-        return SparseCores(compiler, None, reason)
-    return SparseCores(compiler, limits, folder)
-
-
-def _shape(tables: EmbeddingConfig) -> dict[str, object]:
-    """Return what the limits and the program depend on, by the name of the table or feature in words."""
-    return {
-        **{
-            f"table {table.name}": (table.vocabulary_size, table.dim, table.combiner, table.optimizer)
-            for table in tables.tables
-        },
-        **{f"feature {feature.name}": (feature.table, feature.max_sequence_length) for feature in tables.features},
-    }
-
-
-def _different(first: dict[str, object], second: dict[str, object]) -> list[str]:
-    return [name for name in {**first, **second} if first.get(name) != second.get(name)]
 
 
 # Describes the result of the TPU compiler in lines of text.

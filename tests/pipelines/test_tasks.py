@@ -229,6 +229,7 @@ def test_both_devices_give_the_same_tables_and_losses(both):
             np.testing.assert_allclose(tables[1][key], values, rtol=1e-3, atol=1e-5, err_msg=key)
 
 
+@pytest.mark.room("sparse_cores")
 def test_sparse_cores_give_the_same_tables_under_the_limits_of_the_data(both, data, tmp_path):
     """A v6e-4 is 4 chips with 2 SparseCores each. The kinds have sequences, whose positions are samples there."""
     from pipelines.local.run_local import run
@@ -239,7 +240,7 @@ def test_sparse_cores_give_the_same_tables_under_the_limits_of_the_data(both, da
     _, report = run(config(data, kind, tmp_path, {"strategy": "simulated_tpu", "topology": "v6e-4"}))
     assert report.push.pushed, report.push.reason
     assert max(row["difference"] for row in report.parity) <= 1e-5
-    assert report.sparse_cores["topology"] == "v6e-4"
+    assert report.further["sparse_cores"]["topology"] == "v6e-4"
     readers = []
     for work in (runs[0][1], tmp_path / "work"):
         prefix = str(only(work, "CheckpointRetriever/embedding_checkpoint/*/tables.index")).removesuffix(".index")

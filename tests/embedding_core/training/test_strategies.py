@@ -10,13 +10,10 @@ import pytest
 import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig, FeatureConfig, InitializerConfig, TableConfig
-from embedding_core.errors import ConfigError, DataError
+from embedding_core.errors import ConfigError
 from embedding_core.optimizers import SGD, Adagrad, AdagradMomentum
-from embedding_core.planning.topology import named_topology
-from embedding_core.sparsecore import SparseCoreEmbeddingConfig
 from embedding_core.training import EarlyStopping, TrainingConfig, loop, train
 from embedding_core.training.device_choice import choose_placement
-from embedding_core.training.sparse_core_limits import sparse_core_limits
 from embedding_core.training.step import keras_optimizers
 
 _spec = importlib.util.spec_from_file_location("training_cases", pathlib.Path(__file__).with_name("test_training.py"))
@@ -155,17 +152,3 @@ def test_pass_after_a_decay_has_the_mean_rate_of_the_epoch(tmp_path, monkeypatch
 def test_missing_device_is_one_error(strategy):
     with pytest.raises(ConfigError, match=f"finds no {strategy.upper()} here"):
         choose_placement(TrainingConfig(steps=1, strategy=strategy))
-
-
-@pytest.mark.parametrize("topology", [pytest.param("v5p-8", marks=pytest.mark.slow), "v6e-4"])
-def test_simulated_sparse_cores_train_what_a_cpu_trains_under_the_limits_of_the_data(make_job, tmp_path, topology):
-    """The limits are those that TableConfigGen computes: with one id less, the same training fails."""
-    settings = {"batch_size": 32, "epochs": 1, "decay": "linear"}  # the rate, a function, must not divide stacks
-    job = make_job(strategy="simulated_tpu", topology=topology, **settings)
-    made = sparse_core_limits(job, named_topology(topology))["forms"]["tensorflow"]
-    job = dataclasses.replace(job, limits=SparseCoreEmbeddingConfig.from_mapping(made))
-    close(train(make_job(strategy="cpu", **settings), str(tmp_path / "cpu")), train(job, str(tmp_path / "found")))
-    fewer = {stack: most - 1 for stack, most in made["max_ids_per_table"].items()}
-    over = dataclasses.replace(job, limits=job.limits.replace(max_ids_per_table=fewer))
-    with pytest.raises(DataError, match=f"may have at most {fewer['words']} ids in one partition"):
-        train(over, str(tmp_path / "over"))

@@ -58,6 +58,7 @@ def test_only_the_counting_is_told_that_columns_may_be_empty(config):
     assert all(feature["may_be_empty"] for feature in component_inputs.counted_features(allowed))
 
 
+@pytest.mark.room("sparse_cores")
 @pytest.mark.parametrize(
     ("training", "model", "expected"),
     [
@@ -69,11 +70,11 @@ def test_only_the_counting_is_told_that_columns_may_be_empty(config):
         ({"topology": "v6e-8"}, {"run_fn": "pipelines.examples.taxi.preprocessing_fn"}, False),
     ],
 )
-def test_limits_are_computed_for_slices_with_sparse_cores(config, training, model, expected):
+def test_rows_are_read_for_slices_with_sparse_cores(config, training, model, expected):
     values = config.to_mapping()
     values["training"].update(training)
     values["model"].update(model)
-    assert component_inputs.computes_limits(config_from_mapping(values)) is expected
+    assert component_inputs.plans_with_rows(config_from_mapping(values)) is expected
 
 
 def test_policy_of_a_warm_start_is_what_the_loader_takes(config):

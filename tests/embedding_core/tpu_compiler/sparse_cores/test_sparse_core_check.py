@@ -92,7 +92,7 @@ def test_without_limits_and_environment_both_are_said():
     [
         ({"topology": "v5p-16"}, "are for v5p-8 and 256 rows in a batch with negatives, not for v5p-16 and 256"),
         ({"rows": 512}, "not for v5p-8 and 512"),
-        ({"tables": config().replace(tables=config().tables[:2], features=config().features[:2])}, "for the stacks"),
+        ({"tables": config().replace(tables=config().tables[:2], features=config().features[:2])}, "for the tables"),
     ],
 )
 def test_limits_of_another_program_are_not_used(replying, more, found):

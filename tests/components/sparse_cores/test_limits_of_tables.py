@@ -10,8 +10,8 @@ from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx.types import artifact_utils, channel_utils, standard_artifacts
 
-from components.artifact_files import read_sparse_core_limits
 from components.artifacts import TableConfigs, Vocabularies
+from components.sparse_cores.table_limits import read_sparse_core_limits
 from components.table_config_gen import TableConfigGen
 from components.table_config_gen.executor import Executor
 from embedding_core.config import ColumnConfig

@@ -11,15 +11,15 @@ import tensorflow as tf
 
 from embedding_core.errors import ConfigError
 from embedding_core.planning.topology import Topology, named_topology
+from embedding_core.sparse_cores.training_limits import sparse_core_limits
 from embedding_core.sparsecore import Ids, LimitCounter, slice_of, stacks_of
 from embedding_core.training import EarlyStopping, Negatives
 from embedding_core.training.device_choice import Placement, choose_placement
 from embedding_core.training.encoded_rows import RowsFolder
 from embedding_core.training.job import JobData
-from embedding_core.training.sparse_core_limits import sparse_core_limits
 
 _spec = importlib.util.spec_from_file_location(
-    "encoded_cases", pathlib.Path(__file__).with_name("test_encoded_rows.py")
+    "encoded_cases", pathlib.Path(__file__).parents[1] / "training" / "test_encoded_rows.py"
 )
 cases = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(cases)

@@ -1,0 +1,1 @@
+"""Room of SparseCores: their limits in the artifact TableConfigs."""
