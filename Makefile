@@ -225,7 +225,7 @@ tf-tests: venv ## TensorFlow's own TPU embedding tests; TF_TESTS=<checkout of gi
 	@touch $@
 
 sparsecore-judge: venv .matrix/sparsecore/.ready ## limits of SparseCores before the C++ of jax-tpu-embedding, and if `make sparsecore-compiler` was run, compiled; DATA=<folder with the daily CSV files>
-	DATA=$(if $(DATA),$(abspath $(DATA))) $(BIN)/pytest -rPs tests/sparsecore_judge
+	DATA=$(if $(DATA),$(abspath $(DATA))) $(BIN)/pytest -rPs tests/sparse_cores/judge
 
 tfrs-tests: venv ## TensorFlow Recommenders' own tests of its layers, pointed at ours
 	$(BIN)/pytest -m slow tests/tfrs_tests

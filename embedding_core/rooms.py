@@ -19,12 +19,12 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
     "new_project": (),
     "parameter_server": ("kubeflow.cluster", "training.strategy=parameter_server", "ParameterServerStrategyV2"),
     "shadow": ("shadow",),
-    "sparse_cores": (),
+    "sparse_cores": ("embedding_feature=V2", "sparse_core_embedding_config"),
     "tpu_compiler": ("--compiler", "--compiler-python", "--sparsecore-python"),
     "triton": (),
 }
-"""What belongs to each room: keys of the YAML file, values of other keys as `<key>=<value>`, options of commands, and
-classes of TensorFlow's strategies.
+"""What belongs to each room: keys of the YAML file, values of other keys as `<key>=<value>`, options of commands,
+classes of TensorFlow's strategies, and arguments of the Keras layer.
 
 `make removable` takes away one room after the other.
 """

@@ -31,7 +31,7 @@ LONGEST_FIRST = (
     "pipelines/health/test_health_gate.py",
     "embedding_core/training/test_host_files.py",
     "pipelines/test_moving_from_tfrs.py",
-    "embedding_core/training/test_sparse_core_limits.py",
+    "embedding_core/sparse_cores/test_training_limits.py",
     "components/test_beam_runners.py",
     "components/pusher/test_pusher.py",
     "embedding_core/training/test_kept_rows.py",

@@ -14,7 +14,7 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.planning.topology import Topology
 from embedding_core.schema import Json
-from embedding_core.sparsecore import SparseCoreEmbeddingConfig
+from embedding_core.sparse_cores import SparseCoreEmbeddingConfig
 from embedding_core.storage import sealed_json, unsealed_json
 from embedding_core.training_config import TrainingConfig
 from embedding_core.vocabulary import Vocabulary

@@ -18,7 +18,7 @@ from embedding_core.checkpoint.series import (
     read_training_checkpoint,
     write_training_checkpoint,
 )
-from embedding_core.checkpoint.stacked import training_key
+from embedding_core.checkpoint.stored_keys import training_key
 
 __all__ = [
     "BundleReader",

@@ -19,10 +19,9 @@ from embedding_core.checkpoint.checkpoint_manifest import (
 )
 from embedding_core.checkpoint.dense import DENSE, copy_dense
 from embedding_core.checkpoint.load import rename_hint
-from embedding_core.checkpoint.stacked import VALUE, find_root, others_at, read_layouts, stacked_rows, stored_keys
+from embedding_core.checkpoint.stored_keys import VALUE, find_root, others_at, rows_of_rooms, stored_keys
 from embedding_core.config import EmbeddingConfig, NonfiniteRows
 from embedding_core.errors import CheckpointError
-from embedding_core.sparsecore import Slice
 from embedding_core.storage import StrPath, make_folders, open_file, whole_folder
 from embedding_core.vocabulary import Vocabulary, save_vocabulary
 
@@ -38,7 +37,7 @@ def retrieve(
     vocabularies: Mapping[str, Vocabulary],
     step: int | None = None,
     root: str | None = None,
-    slice_: Slice | None = None,
+    slice_: tuple[int, int] | None = None,
     nonfinite: NonfiniteRows = "error",
     dense: str | None = None,
     slice_bytes: int = SLICE_BYTES,
@@ -48,16 +47,16 @@ def retrieve(
 
     Args:
       training_checkpoint: prefix of a `tf.train.Checkpoint`, without '.index'. The tables were trained by an engine of
-        this project, by TensorFlow's `TPUEmbedding` (for tables stacked by SparseCores see `stacked`), or by Keras'
-        optimizers (see `stored_keys`).
+        this project, by TensorFlow's `TPUEmbedding`, or by Keras' optimizers (see `stored_keys`); an optional room may
+        read other forms (see `rows_of_rooms`).
       config: the tables and their optimizers; a table without an optimizer has no slots.
       destination: the folder to write, which must be absent or empty.
       vocabularies: those that the tables' rows belong to, by name; they are stored in the checkpoint, so that
         its rows can be found by token even after the training run is deleted.
       step: training step; None reads it from the checkpoint (0 if it has none).
       root: path at which the training checkpoint holds the tables, such as "embedding"; None finds it.
-      slice_: the SparseCores that wrote the checkpoint, if their tables are stacked and it does not say how (TensorFlow
-        2.16).
+      slice_: chips of the real TPU that wrote the checkpoint and SparseCores of each, if their tables are stacked and
+        it does not say how (TensorFlow 2.16).
       nonfinite: whether a NaN or infinity in a table or slot is an "error" or is kept and counted.
       dense: folder of the dense part that was trained with the tables (`checkpoint.dense`), which is copied if it
         exists; or None.
@@ -70,11 +69,7 @@ def retrieve(
         or the destination is not empty. Nothing is written then.
     """
     reader = BundleReader(os.fspath(training_checkpoint))
-    layouts = read_layouts(reader, config, root, slice_)
-    if layouts:
-        rows_of = stacked_rows(reader, config, layouts, slice_bytes)
-    else:
-        rows_of = _plain_rows(reader, config, root, slice_bytes)
+    rows_of = rows_of_rooms(reader, config, root, slice_, slice_bytes) or _plain_rows(reader, config, root, slice_bytes)
     if step is None:
         step = int(reader.tensor(_STEP).numpy()) if _STEP in reader.entries else 0
     return write_tables(

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, rows_per_slice
-from embedding_core.checkpoint.stacked import training_key
+from embedding_core.checkpoint.stored_keys import training_key
 from embedding_core.engines import tables as engine_tables
 from embedding_core.errors import CheckpointError
 from embedding_core.schema import Json

@@ -2,7 +2,6 @@
 
 from embedding_core.engines.host import HostEngine
 from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy, initialize_simulated_tpu, simulated_tpu
-from embedding_core.engines.sparse_cores import TPUEmbeddingV2
 from embedding_core.engines.tensorcore import TPUEmbeddingV0
 from embedding_core.engines.tpu_embedding import TPUEmbedding
 
@@ -11,7 +10,6 @@ __all__ = [
     "SimulatedTPUStrategy",
     "TPUEmbedding",
     "TPUEmbeddingV0",
-    "TPUEmbeddingV2",
     "initialize_simulated_tpu",
     "simulated_tpu",
 ]

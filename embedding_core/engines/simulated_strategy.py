@@ -9,7 +9,6 @@ from typing import Any, Literal, TypeAlias, get_args
 import tensorflow as tf
 
 from embedding_core.errors import ConfigError, DataError, EngineError
-from embedding_core.sparsecore import Slice
 
 EmbeddingFeature: TypeAlias = Literal["V1", "V0", "V2"]
 ReplicaContext: TypeAlias = Any  # a tf.distribute.ReplicaContext
@@ -38,11 +37,6 @@ class SimulatedTPUStrategy(tf.distribute.MirroredStrategy):
         self.sparse_cores = sparse_cores
         self.embedding_engine: Any = None
         self._trace_failed = False  # then it may be another trace that creates the variables of a function
-
-    @property
-    def slice(self) -> Slice:
-        """The SparseCores, if there are any."""
-        return Slice(self.hosts * self.cores_per_host, self.sparse_cores)
 
     def run(self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
         """Run a function on every core; if it raises, the embedding engine drops the pending batches.
@@ -122,8 +116,8 @@ def simulated_tpu(
       hosts: number of hosts, >= 1.
       cores_per_host: number of cores of each host, >= 1.
       embedding_feature: "V1" emulates a TPU with an embedding engine (`engines.TPUEmbedding`), "V0" one without
-        (`engines.TPUEmbeddingV0`), such as v5e, and "V2" one with SparseCores (`engines.TPUEmbeddingV2`), such as v5p
-        and v6e. A core is then a chip.
+        (`engines.TPUEmbeddingV0`), such as v5e, and "V2" one with SparseCores, such as v5p and v6e; a core is then a
+        chip.
       sparse_cores: number of SparseCores of each chip, for "V2": 4 (the default) is a v5p, 2 a v6e.
 
     Raises:

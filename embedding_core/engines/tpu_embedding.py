@@ -12,10 +12,10 @@ import tensorflow as tf
 from embedding_core.engines.hardware_configs import copied_configs, embedding_feature, is_real_tpu
 from embedding_core.engines.simulated import SimulatedEngine
 from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
-from embedding_core.engines.sparse_cores import TPUEmbeddingV2
 from embedding_core.engines.tables import NamedTables, Track, Variables, plain_variables, track_variables
 from embedding_core.errors import EngineError
 from embedding_core.feature_specs import AnyTable, FeatureConfigs
+from embedding_core.rooms import MISSING, hooks, room_of
 from embedding_core.structures import Nested
 from embedding_core.tracing import as_written
 from embedding_core.translate import GivenOptimizer, Model, model_of
@@ -45,8 +45,8 @@ class TPUEmbedding(NamedTables):
     If it is created in the scope of `engines.simulated_tpu()`, it executes the TPU's rules on CPU. Outside of any
     TPU's scope it only holds the tables, as upstream. In the scope of a real `tf.distribute.TPUStrategy`, creating
     one returns a `HardwareTPUEmbedding`, which is TensorFlow's own class. With SparseCores, real or simulated, creating
-    one returns a `TPUEmbeddingV2`. Arguments, errors and checkpoint keys are upstream's, and the configurations given
-    are never changed.
+    one returns what an optional room makes. Arguments, errors and checkpoint keys are upstream's, and the
+    configurations given are never changed.
     """
 
     def __new__(
@@ -57,12 +57,19 @@ class TPUEmbedding(NamedTables):
         *,
         seed: int = 0,
     ) -> Any:
-        """Create an instance of this class, of the one for SparseCores, or, on a TPU, of TensorFlow's class."""
+        """Create an instance of this class, of that of an optional room, or, on a TPU, of TensorFlow's class."""
         strategy = tf.distribute.get_strategy()
-        if is_real_tpu(strategy):
-            return _on_hardware(strategy, feature_config, optimizer, pipeline_execution_with_tensor_core)
-        if isinstance(strategy, SimulatedTPUStrategy) and strategy.embedding_feature == "V2":
-            return TPUEmbeddingV2(feature_config, optimizer, pipeline_execution_with_tensor_core, seed=seed)
+        is_real, simulated = is_real_tpu(strategy), isinstance(strategy, SimulatedTPUStrategy)
+        feature = embedding_feature(strategy) if is_real else strategy.embedding_feature if simulated else None
+        if feature == "V2":
+            return _of_room(feature_config, optimizer, pipeline_execution_with_tensor_core, seed)
+        if feature == "V0" and is_real:
+            raise EngineError(
+                "This TPU has no embedding engine (HardwareFeature.EmbeddingFeature.UNSUPPORTED, as v5e): use "
+                "embedding_core.engines.TPUEmbeddingV0, which keeps whole tables on every core."
+            )
+        if is_real:
+            return HardwareTPUEmbedding(feature_config, optimizer, pipeline_execution_with_tensor_core)
         return super().__new__(cls)
 
     def __init__(
@@ -207,14 +214,7 @@ class _PlainTables:
         return {table.key: self.variables[table.name]["parameters"] for table in self.model.tables}
 
 
-def _on_hardware(
-    strategy: tf.distribute.Strategy, feature_config: FeatureConfigs, optimizer: GivenOptimizer, pipelined: bool
-) -> Any:
-    feature = embedding_feature(strategy)
-    if feature == "V0":
-        raise EngineError(
-            "This TPU has no embedding engine (HardwareFeature.EmbeddingFeature.UNSUPPORTED, as v5e): use "
-            "embedding_core.engines.TPUEmbeddingV0, which keeps whole tables on every core."
-        )
-    hardware = TPUEmbeddingV2 if feature == "V2" else HardwareTPUEmbedding
-    return hardware(feature_config, optimizer, pipelined)
+def _of_room(feature_config: FeatureConfigs, optimizer: GivenOptimizer, pipelined: bool, seed: int) -> Any:
+    for room in hooks("embedding_core", "tpu_embedding"):
+        return room.TPUEmbeddingV2(feature_config, optimizer, pipelined, seed=seed)
+    raise EngineError(f"the hardware of this TPU is V2: {MISSING.format(room_of('embedding_feature=V2'))}")

@@ -29,7 +29,7 @@ from embedding_core.layer.layer_configs import (
 )
 from embedding_core.lookup import cpu_embedding_lookup
 from embedding_core.normal_form import kind_of, normal_form
-from embedding_core.sparsecore import SparseCoreEmbeddingConfig
+from embedding_core.rooms import MISSING, hooks, room_of
 from embedding_core.structures import Nested
 from embedding_core.tracing import as_written
 from embedding_core.translate import GivenOptimizer, Model
@@ -208,7 +208,6 @@ class TPUEmbedding(tf_keras.layers.Layer):
         embedding_feature: Any = None,
         *,
         table_update: Literal["keras", "engine"] = "keras",
-        sparse_core_embedding_config: Any = None,
         seed: int = 0,
         **arguments: Any,
     ):
@@ -224,15 +223,20 @@ class TPUEmbedding(tf_keras.layers.Layer):
             is created, unless every feature has an output shape.
           embedding_feature: on a TPU, HardwareFeature.EmbeddingFeature.UNSUPPORTED keeps whole tables on every core.
           table_update: what trains the tables off a TPU; see the class.
-          sparse_core_embedding_config: limits of SparseCores, a SparseCoreEmbeddingConfig of
-            `embedding_core.sparsecore` or of a TensorFlow that has it; used on SparseCores only.
           seed: seed of the initial rows: the same seed gives a table of the same name the same rows everywhere.
-          **arguments: arguments of any Keras layer: name, dtype, trainable.
+          **arguments: arguments of any Keras layer: name, dtype, trainable; and arguments of engines of optional rooms,
+            which other engines ignore, such as `sparse_core_embedding_config`.
 
         Raises:
           ConfigError (ValueError): an unsupported optimizer or hyperparameter, two tables with one name, or an invalid
             `table_update` or `batch_size`.
         """
+        of_engines = {name: arguments.pop(name, None) for name in _of_rooms()}
+        of_engines = {name: value and _of_rooms()[name].of(value) for name, value in of_engines.items()}
+        for name in arguments:
+            room = room_of(name)
+            if room is not None:
+                raise ConfigError(f"`{name}` is given: {MISSING.format(room)}")
         super().__init__(autocast=False, **arguments)
         if table_update not in ("keras", "engine"):
             raise ConfigError(f"`table_update` is {table_update!r}: it must be 'keras' or 'engine'.")
@@ -248,8 +252,8 @@ class TPUEmbedding(tf_keras.layers.Layer):
             "batch_size": batch_size,
             "embedding_feature": embedding_feature,
             "table_update": table_update,
-            "sparse_core_embedding_config": _limits(sparse_core_embedding_config),
             "seed": seed,
+            **of_engines,
         }
         self._state = _State(config, given, new_engine(strategy, config, given), strategy)
         self._tpu_embedding = self._state.engine.tables
@@ -476,8 +480,8 @@ class TPUEmbedding(tf_keras.layers.Layer):
         given = dict(self._state.arguments)
         feature = given["embedding_feature"]
         given["embedding_feature"] = None if feature is None else feature.name
-        limits = given["sparse_core_embedding_config"]
-        given["sparse_core_embedding_config"] = None if limits is None else limits.to_mapping()
+        for name in _of_rooms():
+            given[name] = None if given[name] is None else given[name].to_mapping()
         config = config_to_json(self._state.config.feature_config, given.pop("optimizer"))
         base = super().get_config()
         base.pop("autocast", None)
@@ -486,15 +490,13 @@ class TPUEmbedding(tf_keras.layers.Layer):
     @classmethod
     def from_config(cls, config: Json) -> TPUEmbedding:
         """Return the layer that `get_config` describes."""
-        config = dict(config)
+        config = {name: value for name, value in config.items() if value is not None}
         feature_config, optimizer = config_from_json(config.pop("config"))
-        feature = config.pop("embedding_feature")
+        feature = config.pop("embedding_feature", None)
         if feature is not None:
             feature = tf.tpu.experimental.HardwareFeature.EmbeddingFeature[feature]
-        limits = config.pop("sparse_core_embedding_config", None)  # absent in models of previous versions
-        if limits is not None:
-            limits = SparseCoreEmbeddingConfig.from_mapping(limits)
-        return cls(feature_config, optimizer, embedding_feature=feature, sparse_core_embedding_config=limits, **config)
+        given = {name: kind.from_mapping(config.pop(name)) for name, kind in _of_rooms().items() if name in config}
+        return cls(feature_config, optimizer, embedding_feature=feature, **given, **config)
 
     def save_own_variables(self, store: Store) -> None:
         """Write the weights, or the tables and slots of an engine, to a file in one of Keras' own formats."""
@@ -534,5 +536,10 @@ class TPUEmbedding(tf_keras.layers.Layer):
         return children
 
 
-def _limits(given: Any) -> SparseCoreEmbeddingConfig | None:
-    return None if given is None else SparseCoreEmbeddingConfig.of(given)
+def _of_rooms() -> dict[str, Any]:
+    """Return the classes of the arguments that engines of optional rooms take, by name.
+
+    A class has the methods `of`, which reads what a caller gives, `to_mapping` and `from_mapping`.
+    """
+    rooms = hooks("embedding_core", "layer_arguments")
+    return {name: kind for room in rooms for name, kind in room.ARGUMENTS.items()}

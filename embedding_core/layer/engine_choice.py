@@ -17,7 +17,6 @@ from embedding_core.engines.tables import Tables, Variables, keyed_variables, pl
 from embedding_core.errors import ConfigError, EngineError
 from embedding_core.feature_specs import AnyTable, Ids, Weights
 from embedding_core.layer.layer_configs import Prepared
-from embedding_core.layer.sparse_core_tables import SparseCoreTables
 from embedding_core.layer.tpu_tables import HardwareTables, ReplicatedTables
 from embedding_core.rooms import MISSING, hooks, room_of
 from embedding_core.translate import Model
@@ -197,8 +196,7 @@ def new_engine(strategy: tf.distribute.Strategy, config: Prepared, arguments: Ma
     if feature == "V0":
         return ReplicatedTables(config, seed)
     if feature == "V2":
-        limits, batch_size = arguments["sparse_core_embedding_config"], arguments["batch_size"]
-        return SparseCoreTables(config, pipelined=pipelined, batch_size=batch_size, limits=limits, seed=seed)
+        raise ConfigError(f"the hardware of {strategy} is V2: {MISSING.format(room_of('embedding_feature=V2'))}")
     if isinstance(strategy, SimulatedTPUStrategy):
         return SimulatedEngine(config.model, seed, strategy, pipelined=pipelined)
     return HardwareTables(config, pipelined=pipelined)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from embedding_core.config import EmbeddingConfig
 from embedding_core.planning.topology import Topology
 from embedding_core.schema import Json
-from embedding_core.sparsecore import (
+from embedding_core.sparse_cores import (
     BatchIds,
     Ids,
     LimitCounter,

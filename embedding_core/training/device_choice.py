@@ -14,7 +14,6 @@ from embedding_core.errors import ConfigError
 from embedding_core.layer import hardware_feature
 from embedding_core.planning.topology import Shape, shape_of
 from embedding_core.rooms import hooks
-from embedding_core.sparsecore import Slice
 from embedding_core.training.row_stream import replica_batches
 from embedding_core.training_config import TrainingConfig
 
@@ -61,12 +60,12 @@ class Placement(NamedTuple):
         return self.on_tpu and hardware_feature(self.strategy, None) == "V0"
 
     @property
-    def slice_of_hardware(self) -> Slice | None:
-        """The SparseCores of a real TPU; None without."""
+    def stacked_on(self) -> tuple[int, int] | None:
+        """Chips of a real TPU with SparseCores, and the number that each has; None without."""
         if self.kind != "tpu" or hardware_feature(self.strategy, None) != "V2":
             return None
         known = self.strategy.extended.tpu_hardware_feature.num_embedding_devices_per_chip
-        return Slice(self.strategy.num_replicas_in_sync, known or _SPARSE_CORES)
+        return self.strategy.num_replicas_in_sync, known or _SPARSE_CORES
 
     @property
     def hosts(self) -> int:

@@ -16,17 +16,17 @@ import tf_keras
 
 from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader
 from embedding_core.checkpoint.series import read_training_checkpoint
-from embedding_core.checkpoint.stacked import read_layouts, stacked_rows
+from embedding_core.checkpoint.stored_keys import rows_of_rooms
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError
 from embedding_core.model_inputs import build_model
 from embedding_core.schema import Json
-from embedding_core.sparsecore import Slice
 from embedding_core.tasks import POSITIVE, Task
 from embedding_core.training_config import TrainingConfig
 
 _FILE = "training.json"
+_STACKED_ON = ("chips", "per_chip")  # keys of `stacked_on` in the file
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,8 @@ class RunDescription:
       step: step of the final state.
       checkpoint: name of the final checkpoint, in `checkpoints/`.
       vocabularies: digest of each vocabulary of the tables, by name.
-      stacked_on: the SparseCores of the real TPU whose checkpoint has the tables stacked; None if it has plain tables.
+      stacked_on: chips of the real TPU whose checkpoint has the tables stacked, and SparseCores of each; None if it has
+        plain tables.
     """
 
     model: str
@@ -57,7 +58,7 @@ class RunDescription:
     step: int
     checkpoint: str
     vocabularies: Mapping[str, str]
-    stacked_on: Slice | None = None
+    stacked_on: tuple[int, int] | None = None
 
     def save(self, folder: str) -> None:
         """Write `training.json`."""
@@ -65,7 +66,7 @@ class RunDescription:
         data["config"] = json.loads(self.config.to_json())
         data["training"] = self.training.to_mapping()
         data["tasks"] = [task.to_mapping() for task in self.tasks]
-        data["stacked_on"] = None if self.stacked_on is None else self.stacked_on._asdict()
+        data["stacked_on"] = None if self.stacked_on is None else dict(zip(_STACKED_ON, self.stacked_on, strict=True))
         with tf.io.gfile.GFile(os.path.join(folder, _FILE), "w") as file:
             file.write(json.dumps(data, indent=2))
 
@@ -85,13 +86,14 @@ class RunDescription:
             data["training"] = TrainingConfig.from_mapping(data["training"])
             data["dense"] = tuple(data["dense"])
             data["tasks"] = tuple(_tasks(data))
-            data["stacked_on"] = Slice(**data["stacked_on"]) if data.get("stacked_on") else None
+            stacked_on = data.get("stacked_on")
+            data["stacked_on"] = tuple(stacked_on[key] for key in _STACKED_ON) if stacked_on else None
             return cls(**data)
         except (tf.errors.NotFoundError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{path!r} does not describe a training run: {error}") from error
 
 
-def slice_of_run(folder: str) -> Slice | None:
+def slice_of_run(folder: str) -> tuple[int, int] | None:
     """Return `RunDescription.stacked_on` of a run's folder; None if another trainer wrote the folder.
 
     Raises:
@@ -143,7 +145,7 @@ def restore_weights(
     arguments: Json,
     tasks: Sequence[Task],
     *,
-    stacked_on: Slice | None = None,
+    stacked_on: tuple[int, int] | None = None,
 ) -> tuple[HostEngine, tf_keras.Model]:
     """Restore the tables, without slots, and the dense part of a training checkpoint in this process.
 
@@ -162,11 +164,9 @@ def restore_weights(
     engine = HostEngine(config, with_slots=False)
     built = build_model(model, config, dense, arguments, tasks)
     parts = {"embedding": engine.tables, "model": built}
-    reader = BundleReader(prefix)
-    layouts = read_layouts(reader, config, slice_=stacked_on)
-    if layouts:
+    rows_of = rows_of_rooms(BundleReader(prefix), config, None, stacked_on, SLICE_BYTES)
+    if rows_of is not None:
         del parts["embedding"]
-        rows_of = stacked_rows(reader, config, layouts, SLICE_BYTES)
         for name, variable in engine.table_variables.items():
             for start, rows in rows_of(name):
                 variable.scatter_update(tf.IndexedSlices(rows, tf.range(start, start + len(rows))))

@@ -14,10 +14,9 @@ import tf_keras
 
 from embedding_core.checkpoint.dense import DENSE, write_dense
 from embedding_core.checkpoint.load import Blocks
-from embedding_core.checkpoint.stacked import stacked_copies, stacks_of_names
 from embedding_core.engines import HostEngine
+from embedding_core.rooms import hooks
 from embedding_core.schema import Json
-from embedding_core.sparsecore import Slice
 from embedding_core.storage import scratch_folder
 from embedding_core.training.checkpoints import HISTORY, RunState
 from embedding_core.training.dense_start import dense_inputs, start_dense
@@ -44,7 +43,8 @@ class TrainingResult:
         part after it are not counted.
       checkpoint: path of the checkpoint of this state.
       history: curves and figures of the run.
-      stacked_on: the SparseCores of the real TPU whose checkpoint has the tables stacked; None if it has plain tables.
+      stacked_on: chips of the real TPU whose checkpoint has the tables stacked, and SparseCores of each; None if it has
+        plain tables.
     """
 
     tables: Mapping[str, tf.Variable]
@@ -52,7 +52,7 @@ class TrainingResult:
     step: int
     checkpoint: str
     history: History
-    stacked_on: Slice | None = None
+    stacked_on: tuple[int, int] | None = None
 
 
 def _make_trainable(job: TrainingJob, data: JobData, placement: Placement, kind: type[Trainable]) -> Trainable:
@@ -91,11 +91,11 @@ def _warm_start(
         )
     host = HostEngine(job.inputs.config)
     fill(host.table_variables)
-    source, slice_ = host.tables, placement.slice_of_hardware
-    if slice_ is not None:  # TensorFlow's class restores stacks as they lie in memory
+    source, stacked_on = host.tables, placement.stacked_on
+    if stacked_on is not None:  # TensorFlow's class restores stacks as they lie in memory
         holder: Any = tables.holder
-        stacks = stacks_of_names(holder.embedding_tables, job.inputs.config, slice_)
-        source = stacked_copies(host.table_variables, stacks, slice_.shards)
+        for room in hooks("embedding_core", "stored_tables"):
+            source = room.stacked_tables(host.table_variables, job.inputs.config, holder.embedding_tables, stacked_on)
     with scratch_folder("tables") as folder:
         path = tf.train.Checkpoint(embedding=source).write(os.path.join(folder, "tables"))
         status = tf.train.Checkpoint(embedding=tables.holder).read(path)
@@ -202,15 +202,15 @@ def result_of(
     job: TrainingJob, trainable: Trainable, placement: Placement, step: int, checkpoint: str, history: History
 ) -> TrainingResult:
     """Return the result, with tables and dense part in a form that this process can export."""
-    config, slice_ = job.inputs.config, placement.slice_of_hardware
+    config, stacked_on = job.inputs.config, placement.stacked_on
     if placement.in_process:
         variables = trainable.tables.variables
         tables = {table.name: variables[table.name] for table in config.tables}
-        return TrainingResult(tables, trainable.model, step, checkpoint, history, slice_)
+        return TrainingResult(tables, trainable.model, step, checkpoint, history, stacked_on)
     engine, model = restore_weights(
-        checkpoint, job.model, config, job.inputs.dense, job.arguments, job.inputs.tasks, stacked_on=slice_
+        checkpoint, job.model, config, job.inputs.dense, job.arguments, job.inputs.tasks, stacked_on=stacked_on
     )
-    return TrainingResult(engine.embedding_tables, model, step, checkpoint, history, slice_)
+    return TrainingResult(engine.embedding_tables, model, step, checkpoint, history, stacked_on)
 
 
 def _facts(data: JobData, loop: Loop, state: RunState, resumed_at: int, placement: Placement) -> Json:

@@ -62,8 +62,8 @@ def holder_of(layout):
     strategy = simulated_tpu(**LAYOUTS[layout])
     with strategy.scope():
         if layout.startswith("v2"):  # which older commits lack
-            from embedding_core.engines import TPUEmbeddingV2
-            from embedding_core.sparsecore import SparseCoreEmbeddingConfig
+            from embedding_core.sparse_cores import SparseCoreEmbeddingConfig
+            from embedding_core.sparse_cores.tpu_embedding import TPUEmbeddingV2
 
             limits = SparseCoreEmbeddingConfig(disable_table_stacking="not_stacked" in layout)
             holder = TPUEmbeddingV2(features, sparse_core_embedding_config=limits)

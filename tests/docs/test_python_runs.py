@@ -4,14 +4,14 @@ The Python of other pages has tests beside what it shows; `test_every_block.py` 
 """
 
 import numpy as np
+import pytest
 import tensorflow as tf
 import tf_keras
 from code_blocks import block_with
 
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
-from embedding_core.engines import TPUEmbedding, TPUEmbeddingV2, simulated_tpu
+from embedding_core.engines import TPUEmbedding, simulated_tpu
 from embedding_core.optimizers import Adagrad
-from embedding_core.sparsecore import SparseCoreEmbeddingConfig
 
 tpu = tf.tpu.experimental.embedding
 
@@ -54,7 +54,11 @@ def test_step_on_the_simulated_tpu(tmp_path):
     assert changed.tolist() == [row in ids for row in range(10)]
 
 
+@pytest.mark.room("sparse_cores")
 def test_step_on_simulated_sparse_cores():
+    from embedding_core.sparse_cores import SparseCoreEmbeddingConfig
+    from embedding_core.sparse_cores.tpu_embedding import TPUEmbeddingV2
+
     features = {"item": tpu.FeatureConfig(tpu.TableConfig(16, 8, name="items"), output_shape=[4])}
     strategy = simulated_tpu(cores_per_host=1, embedding_feature="V2", sparse_cores=2)
     names = execute("docs/simulated_tpu.md", "def on_chip", {

@@ -27,15 +27,14 @@ from embedding_core.engines import (
     HostEngine,
     TPUEmbedding,
     TPUEmbeddingV0,
-    TPUEmbeddingV2,
     batches,
     simulated_tpu,
     table_updates,
 )
 from embedding_core.feature_specs import ignored_by
 from embedding_core.lookup import combine_in_order, combine_weighted, weight_divisors
+from embedding_core.rooms import is_installed
 from embedding_core.serving import lookups
-from embedding_core.sparsecore import SparseCoreEmbeddingConfig
 from embedding_core.translate import config_to_tensorflow
 from tests.embedding_core.oracle import Oracle, Samples, build_dense, build_ragged, build_sparse, oracle_lookup
 
@@ -70,7 +69,7 @@ OPTIMIZERS = {
     ),
     "rate_callable": Adagrad(learning_rate=lambda: tf.constant(0.05)),
 }
-SPARSE_CORES = {"v5p": (1, 4), "v6e": (2, 2)}  # chips, and SparseCores of each
+SPARSE_CORES = {"v5p": (1, 4), "v6e": (2, 2)} if is_installed("sparse_cores") else {}  # chips, and SparseCores of each
 ENGINES = ("host", "layer", "1x2", "2x2", "v0", *SPARSE_CORES)
 TOPOLOGIES = {engine: tuple(map(int, engine.split("x"))) for engine in ENGINES if "x" in engine}
 simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
@@ -271,6 +270,9 @@ class SparseCores:
     eager = False
 
     def __init__(self, case):
+        from embedding_core.sparse_cores import SparseCoreEmbeddingConfig
+        from embedding_core.sparse_cores.tpu_embedding import TPUEmbeddingV2
+
         self.cores, sparse_cores = SPARSE_CORES[case.engine]
         self._strategy = simulated_tpu(cores_per_host=self.cores, embedding_feature="V2", sparse_cores=sparse_cores)
         features = config_to_tensorflow(case.config)

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from embedding_core.checkpoint.bundle import BundleReader
-from embedding_core.checkpoint.stacked import training_key
+from embedding_core.checkpoint.stored_keys import training_key
 from embedding_core.config import EmbeddingConfig, FeatureConfig, InitializerConfig, TableConfig
 from embedding_core.engines import HostEngine
 from embedding_core.errors import EmbeddingError

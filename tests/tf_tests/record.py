@@ -36,6 +36,8 @@ def engines_digest():
     graph = grimp.build_graph("embedding_core", cache_dir=None)
     engines = "embedding_core.engines"
     modules = {engines, *graph.find_descendants(engines), *graph.find_upstream_modules(engines, as_package=True)}
+    of_room = {"embedding_core.sparse_cores.tpu_embedding"} & graph.modules
+    modules |= {module for name in of_room for module in (name, *graph.find_upstream_modules(name))}
     digest = hashlib.sha256()
     for module in sorted(modules):
         digest.update(f"{module}\n{_code_of(module)}\n".encode())

@@ -49,7 +49,7 @@ def prepare(checkout, topology, *, sparse_cores):
     tf.data.experimental.enable_debug_mode()  # without background threads: garbage collection would wait for them
     tf.get_logger().setLevel("ERROR")
     if sparse_cores:
-        import sparse_core_harness
+        from sparse_cores import sparse_core_harness
 
         sparse_core_harness.install(*topology)
         flags.DEFINE_string("model_dir", None, "not used by these tests")

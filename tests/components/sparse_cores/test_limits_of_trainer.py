@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from components.sparse_cores.table_limits import SPARSE_CORE_LIMITS_FILE, engine_arguments
-from embedding_core.sparsecore import Limits, SparseCoreEmbeddingConfig, limits_in_all_forms
+from embedding_core.sparse_cores import Limits, SparseCoreEmbeddingConfig, limits_in_all_forms
 from embedding_core.storage import sealed_json
 from embedding_core.training_config import TrainingConfig
 

@@ -4,7 +4,7 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.checkpoint import BundleReader, retrieve
-from embedding_core.checkpoint.stacked import others_at, training_key
+from embedding_core.checkpoint.stored_keys import others_at, training_key
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine, TPUEmbedding, simulated_tpu
 from embedding_core.errors import CheckpointError

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from embedding_core.errors import ConfigError
 from embedding_core.planning.topology import Topology, named_topology
+from embedding_core.sparse_cores import Ids, LimitCounter, slice_of, stacks_of
 from embedding_core.sparse_cores.training_limits import sparse_core_limits
-from embedding_core.sparsecore import Ids, LimitCounter, slice_of, stacks_of
 from embedding_core.training import EarlyStopping, Negatives
 from embedding_core.training.device_choice import Placement, choose_placement
 from embedding_core.training.encoded_rows import RowsFolder

@@ -8,8 +8,8 @@ import pytest
 
 from embedding_core.errors import DataError
 from embedding_core.planning.topology import named_topology
+from embedding_core.sparse_cores import SparseCoreEmbeddingConfig
 from embedding_core.sparse_cores.training_limits import sparse_core_limits
-from embedding_core.sparsecore import SparseCoreEmbeddingConfig
 from embedding_core.training import train
 
 _spec = importlib.util.spec_from_file_location(

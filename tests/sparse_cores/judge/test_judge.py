@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 _HERE = Path(__file__).parent
-_PYTHON = Path(os.environ.get("SPARSECORE_PYTHON") or _HERE.parents[1] / ".matrix" / "sparsecore" / "bin" / "python")
+_PYTHON = Path(os.environ.get("SPARSECORE_PYTHON") or _HERE.parents[2] / ".matrix" / "sparsecore" / "bin" / "python")
 _COMPILER = pytest.importorskip("embedding_core.tpu_compiler").SparseCoreCompiler.installed()
 _VERDICTS = _HERE / "verdicts.json"
 _MOST = 1.05  # a limit of all batches, divided by what the C++ saw

@@ -24,12 +24,12 @@ from embedding_core.engines.simulated_strategy import (
     local_values,
     refuse_nested,
 )
-from embedding_core.engines.stack_feeding import StackFeeder, refuse_sequences
-from embedding_core.engines.stack_memory import ChipIds, StackMemory, TableView
 from embedding_core.engines.tables import ITERATIONS, PARAMETERS, NamedTables, Variables
 from embedding_core.errors import ConfigError, DataError, EngineError
 from embedding_core.feature_specs import FeatureConfigs, Weights
-from embedding_core.sparsecore import Slice, SparseCoreEmbeddingConfig
+from embedding_core.sparse_cores import Slice, SparseCoreEmbeddingConfig
+from embedding_core.sparse_cores.stack_feeding import StackFeeder, refuse_sequences
+from embedding_core.sparse_cores.stack_memory import ChipIds, StackMemory, TableView
 from embedding_core.structures import Nested
 from embedding_core.tracing import as_written
 from embedding_core.translate import GivenOptimizer, Model, model_of
@@ -76,7 +76,7 @@ class TPUEmbeddingV2(NamedTables):
           feature_config: a structure of `tf.tpu.experimental.embedding.FeatureConfig`; the layer passes a Model.
           optimizer: one of `tf.tpu.experimental.embedding` or of `embedding_core`, for tables without their own.
           pipeline_execution_with_tensor_core: whether activations may be one step old, as on a TPU.
-          sparse_core_embedding_config: a SparseCoreEmbeddingConfig of `embedding_core.sparsecore`, or of a TensorFlow
+          sparse_core_embedding_config: a SparseCoreEmbeddingConfig of `embedding_core.sparse_cores`, or of a TensorFlow
             that has the class; None for its defaults.
           seed: seed of the initial rows.
 

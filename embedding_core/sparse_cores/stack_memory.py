@@ -11,7 +11,6 @@ import tensorflow as tf
 from embedding_core.config import InitializerConfig
 from embedding_core.engines.queues import checked_gradient
 from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
-from embedding_core.engines.stack_feeding import StackFeeder, StackIds, layouts_of, within_limits
 from embedding_core.engines.table_updates import EarlierRows, optimizer_of, train_table
 from embedding_core.engines.tables import (
     PARAMETERS,
@@ -26,7 +25,8 @@ from embedding_core.engines.tables import (
 from embedding_core.errors import DataError
 from embedding_core.feature_specs import Ids, Weights
 from embedding_core.lookup import quantized
-from embedding_core.sparsecore import Slice, SparseCoreEmbeddingConfig, Stack, StackedTable
+from embedding_core.sparse_cores import Slice, SparseCoreEmbeddingConfig, Stack, StackedTable
+from embedding_core.sparse_cores.stack_feeding import StackFeeder, StackIds, layouts_of, within_limits
 from embedding_core.structures import Nested
 from embedding_core.translate import Model, TableSpec
 
@@ -221,7 +221,8 @@ class StackMemory:
         pipelined: bool,
     ):
         self.model, self.strategy = model, strategy
-        self.feeder = StackFeeder(model, strategy.slice, config)
+        self._slice = Slice(strategy.hosts * strategy.cores_per_host, strategy.sparse_cores)
+        self.feeder = StackFeeder(model, self._slice, config)
         self.variables: Variables = {}
         self.views: dict[str, TableView] = {}
         self.iterations: tf.Variable | None = None
@@ -232,14 +233,14 @@ class StackMemory:
             lambda: {name: tf.Variable(0, trainable=False, dtype=tf.int64) for name in self._limits}
         )
         dims = {table.name: table.dim for table in model.tables}
-        self.layouts = layouts_of(self.feeder.stacks, dims, strategy.slice)
+        self.layouts = layouts_of(self.feeder.stacks, dims, self._slice)
 
     def build(self) -> None:
         """Create the variables and their views."""
         tables, stacks = self.model.tables, self.feeder.stacks
         self.iterations = new_iterations([table.optimizer for table in tables])
-        self.variables = stack_variables(tables, stacks, self.strategy.slice, self._seed)
-        self.views = views_of(tables, stacks, self.strategy.slice, self.variables)
+        self.variables = stack_variables(tables, stacks, self._slice, self._seed)
+        self.views = views_of(tables, stacks, self._slice, self.variables)
         if self._pipelined:
             self._earlier = {stack.name: EarlierRows(stack.dim) for stack in stacks}
 
@@ -247,7 +248,7 @@ class StackMemory:
         """Return the entries of one chip that are within the limits; count the others."""
         entries = {}
         for name, found in self.feeder.sorted_ids(values, weights).items():
-            entries[name], dropped = within_limits(found, self._limits[name], self.strategy.slice)
+            entries[name], dropped = within_limits(found, self._limits[name], self._slice)
             if self._limits[name].drops:
                 self.dropped[name].assign_add(dropped)
         return entries

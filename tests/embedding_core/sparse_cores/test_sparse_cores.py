@@ -9,10 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from embedding_core import FTRL, SGD, Adagrad, AdagradMomentum, Adam, EmbeddingConfig, FeatureConfig, TableConfig
-from embedding_core.engines import HostEngine, TPUEmbedding, TPUEmbeddingV2, simulated_tpu
-from embedding_core.engines.stack_feeding import layouts_of, stacks_of_layouts
+from embedding_core.engines import HostEngine, TPUEmbedding, simulated_tpu
 from embedding_core.errors import ConfigError, DataError, EngineError, UnsupportedError
-from embedding_core.sparsecore import Ids, Slice, SparseCoreEmbeddingConfig, count_batch, stacks_of
+from embedding_core.sparse_cores import Ids, Slice, SparseCoreEmbeddingConfig, count_batch, stacks_of
+from embedding_core.sparse_cores.stack_feeding import layouts_of, stacks_of_layouts
+from embedding_core.sparse_cores.tpu_embedding import TPUEmbeddingV2
 from embedding_core.translate import config_to_tensorflow
 from tests.embedding_core.oracle import Samples, build_ragged
 

@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.tpu import tpu_embedding_v3, tpu_embedding_v3_utils, tpu_replication
 
-from embedding_core import engines
-from embedding_core.engines.stack_feeding import stacks_of_layouts
-from embedding_core.sparsecore import SparseCoreEmbeddingConfig, Stack, StackedTable
+from embedding_core.engines import simulated_tpu
+from embedding_core.sparse_cores import SparseCoreEmbeddingConfig, Stack, StackedTable, tpu_embedding
+from embedding_core.sparse_cores.stack_feeding import stacks_of_layouts
 
 SPARSE_CORES = 4  # of a chip; the tests have this number in their code
 _ADAPTER = "tensorflow.python.tpu.tpu_embedding_v3_checkpoint_adapter"
@@ -34,7 +34,7 @@ class ShardedVariable:
         return self.values[self._devices.index(device)].read_value()
 
 
-class TPUEmbeddingV2(engines.TPUEmbeddingV2):
+class TPUEmbeddingV2(tpu_embedding.TPUEmbeddingV2):
     """The class under test, with the private members that the tests read."""
 
     def __init__(self, *args, **kwargs):
@@ -196,7 +196,7 @@ def install(hosts, chips_per_host):
 
     class TPUStrategy:  # a class, as TensorFlow asks what is an instance of it
         def __new__(cls, *_, **__):
-            strategy = engines.simulated_tpu(
+            strategy = simulated_tpu(
                 hosts=hosts, cores_per_host=chips_per_host, embedding_feature="V2", sparse_cores=SPARSE_CORES
             )
             strategy.extended._tpu_devices = np.array(strategy.extended.worker_devices)[:, np.newaxis]

@@ -17,7 +17,7 @@ from embedding_core.errors import ConfigError, UnsupportedError
 from embedding_core.feature_specs import FeatureSpec, Ids, Weights
 from embedding_core.lookup import weight_divisors
 from embedding_core.normal_form import NormalForm, with_valid_ids
-from embedding_core.sparsecore import Slice, SparseCoreEmbeddingConfig, Stack, StackedTable, TableShape, stack_tables
+from embedding_core.sparse_cores import Slice, SparseCoreEmbeddingConfig, Stack, StackedTable, TableShape, stack_tables
 from embedding_core.translate import Model
 
 # Sorts the ids of one chip into the partitions of its SparseCores, and checks them against the limits.

@@ -10,7 +10,7 @@ from embedding_core.engines import simulated_tpu
 from embedding_core.errors import ConfigError
 from embedding_core.layer import TPUEmbedding
 from embedding_core.optimizers import Adagrad
-from embedding_core.sparsecore import SparseCoreEmbeddingConfig
+from embedding_core.sparse_cores import SparseCoreEmbeddingConfig
 
 simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
 CONFIG = EmbeddingConfig(

@@ -10,12 +10,13 @@ from tensorflow.python.tpu import tpu_embedding_v3_utils as upstream
 
 from embedding_core.checkpoint import retrieve
 from embedding_core.checkpoint.load import load_checkpoint_into
-from embedding_core.checkpoint.stacked import stacked_copies, stacks_of_names
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
-from embedding_core.engines import HostEngine, TPUEmbedding, TPUEmbeddingV0, TPUEmbeddingV2, simulated_tpu
+from embedding_core.engines import HostEngine, TPUEmbedding, TPUEmbeddingV0, simulated_tpu
 from embedding_core.errors import CheckpointError
 from embedding_core.optimizers import Adagrad, Adam
-from embedding_core.sparsecore import Slice, SparseCoreEmbeddingConfig
+from embedding_core.sparse_cores import Slice, SparseCoreEmbeddingConfig
+from embedding_core.sparse_cores.stored_tables import stacked_copies, stacks_of_names
+from embedding_core.sparse_cores.tpu_embedding import TPUEmbeddingV2
 from embedding_core.translate import config_to_tensorflow
 
 simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation

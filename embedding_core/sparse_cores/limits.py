@@ -23,7 +23,7 @@ import numpy.typing as npt
 from embedding_core.config import EmbeddingConfig, FeatureConfig
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.schema import Json
-from embedding_core.sparsecore.layout import Slice, Stack, StackedTable, padded
+from embedding_core.sparse_cores.layout import Slice, Stack, StackedTable, padded
 
 _ALIGNED = 8  # ids: a partition begins at a multiple of this in the buffer
 _BYTES_PER_ID = 12  # id and sample as int32, gain as float32

@@ -8,11 +8,11 @@ import tensorflow as tf
 
 from embedding_core import Adagrad, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.checkpoint import load_checkpoint_into, retrieve
-from embedding_core.checkpoint.stacked import stacked_copies, stacks_of_names
 from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError
 from embedding_core.model_inputs import build_model
-from embedding_core.sparsecore import Slice
+from embedding_core.sparse_cores import Slice
+from embedding_core.sparse_cores.stored_tables import stacked_copies, stacks_of_names
 from embedding_core.tasks import POSITIVE
 from embedding_core.training.finished_run import RunDescription, restore_run, restore_weights, slice_of_run
 from embedding_core.training_config import TrainingConfig

@@ -18,13 +18,13 @@ from cases import describe, write_batches
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.optimizers import DEFAULT_OPTIMIZER
 from embedding_core.planning.topology import named_topology
+from embedding_core.sparse_cores.training_limits import evaluated_batches, global_batches, sparse_core_limits
 from embedding_core.training import Inputs, Negatives, TrainingConfig, TrainingJob
 from embedding_core.training.device_choice import choose_placement
 from embedding_core.training.job import JobData
-from embedding_core.training.sparse_core_limits import evaluated_batches, global_batches, sparse_core_limits
 
 _COLUMNS = ("CustomerID", "Country", "Period", "History", "StockCode")
-_PREPARE = Path(__file__).parents[2] / "examples" / "online_retail" / "prepare_data.py"
+_PREPARE = Path(__file__).parents[3] / "examples" / "online_retail" / "prepare_data.py"
 _BATCH = 1024
 
 

@@ -1,6 +1,6 @@
-"""Writes the cases that `judge.py` judges: batches, and the limits that `embedding_core.sparsecore` computes for them.
+"""Writes the cases that `judge.py` judges: batches, and the limits that `embedding_core.sparse_cores` computes.
 
-    python tests/sparsecore_judge/cases.py <folder> [<folder with the daily CSV files of Online Retail>]
+    python tests/sparse_cores/judge/cases.py <folder> [<folder with the daily CSV files of Online Retail>]
 
 A case is a folder with `case.json`: the "program" as `SparseCoreCompiler.compile` takes it, and the file of its batches
 (`<feature>.values.<n>` and `<feature>.splits.<n>` of each batch). "exact" cases hold all batches that
@@ -20,7 +20,7 @@ from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.optimizers import Adagrad
 from embedding_core.planning.topology import named_topology
 from embedding_core.schema import Json
-from embedding_core.sparsecore import BatchIds, Ids, LimitCounter, limits_in_all_forms, slice_of, stacks_of
+from embedding_core.sparse_cores import BatchIds, Ids, LimitCounter, limits_in_all_forms, slice_of, stacks_of
 
 TOPOLOGIES = ("v5p-8", "v5p-16", "v5p-32", "v5p-64", "v6e-1", "v6e-4", "v6e-8", "v6e-16")
 CONFIDENCE = 0.99

@@ -9,15 +9,16 @@ from typing import Any
 import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig
-from embedding_core.engines import TPUEmbeddingV2
 from embedding_core.engines.engine import Engine, Gradients, Lookup
 from embedding_core.engines.hardware_configs import is_real_tpu, refuse_policies
 from embedding_core.engines.queues import packed_like
 from embedding_core.errors import ConfigError
 from embedding_core.feature_specs import AnyTable, FeatureSpec, Ids, Weights
+from embedding_core.layer.engine_choice import hardware_feature, on_tpu
 from embedding_core.layer.layer_configs import Prepared
 from embedding_core.layer.tpu_tables import by_callers_config
 from embedding_core.normal_form import kind_of, normal_form
+from embedding_core.sparse_cores.tpu_embedding import TPUEmbeddingV2
 from embedding_core.structures import Nested
 from embedding_core.translate import config_to_tensorflow
 
@@ -89,6 +90,19 @@ class SparseCoreTables(Engine):
         if views and not tf.executing_eagerly() and not tf.distribute.has_strategy():
             return {table.key: views[table.name] for table in self.model.tables}
         return by_callers_config(self._prepared, self.tables.embedding_tables)
+
+
+def new_engine(strategy: tf.distribute.Strategy, config: Prepared, arguments: Mapping[str, Any]) -> Engine | None:
+    """Return the engine for a TPU with SparseCores; None under another strategy."""
+    if not on_tpu(strategy) or hardware_feature(strategy, arguments["embedding_feature"]) != "V2":
+        return None
+    return SparseCoreTables(
+        config,
+        pipelined=arguments["pipeline_execution_with_tensor_core"],
+        batch_size=arguments["batch_size"],
+        limits=arguments["sparse_core_embedding_config"],
+        seed=arguments["seed"],
+    )
 
 
 def _output_shape(feature: FeatureSpec, batch_size: int | None) -> tuple[int | None, ...]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 
-sys.path.append(str(Path(__file__).parents[2] / "embedding_core" / "tpu_compiler"))
+sys.path.append(str(Path(__file__).parents[3] / "embedding_core" / "tpu_compiler"))
 
 from sparse_core_process import feature_specs
 

@@ -1,6 +1,6 @@
 """Measures how often bounds from the first batches cover a whole training, and how tight they are.
 
-python tests/sparsecore_judge/coverage.py
+python tests/sparse_cores/judge/coverage.py
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 import cases
 import numpy as np
 
-from embedding_core.sparsecore import LimitCounter, Limits, Slice, stacks_of
+from embedding_core.sparse_cores import LimitCounter, Limits, Slice, stacks_of
 
 _TRAININGS, _BATCHES, _FIRST = 60, 300, (30, 60, 100)
 _ROWS, _SLICE = 256, Slice(chips=4, per_chip=2)

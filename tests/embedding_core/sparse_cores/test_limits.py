@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import ConfigError, DataError
-from embedding_core.sparsecore import Ids, LimitCounter, Slice, count_batch, drift_of, limits_in_all_forms, stacks_of
+from embedding_core.sparse_cores import Ids, LimitCounter, Slice, count_batch, drift_of, limits_in_all_forms, stacks_of
 
 pytestmark = pytest.mark.light
 

@@ -1,13 +1,12 @@
-"""Finds tables and slots in a training checkpoint of any trainer, also those that SparseCores hold stacked.
+"""Reads tables that SparseCores hold stacked from training checkpoints, and stacks tables for TensorFlow's class.
 
 Such a checkpoint holds one variable per stack. Versions of TensorFlow after 2.16 also save where each table is in its
 stack. 2.16 does not: its checkpoints are read if the caller names the SparseCores that they were written on, since the
-name of a stack has the names of its tables, in their order. `embedding_core/sparsecore/layout.py` says where a row is.
+name of a stack has the names of its tables, in their order. `layout.py` says where a row is.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -15,119 +14,17 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 from google.protobuf.message import DecodeError
-from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 from tensorflow.core.tpu.kernels.sparse_core_layout_pb2 import SparseCoreTableLayouts
 
 from embedding_core.checkpoint.bundle import BundleReader, Rows
 from embedding_core.checkpoint.checkpoint_manifest import table_shapes
 from embedding_core.checkpoint.row_sources import reordered
+from embedding_core.checkpoint.stored_keys import VALUE, training_key
 from embedding_core.config import EmbeddingConfig
-from embedding_core.engines.stack_feeding import stacks_of_layouts
 from embedding_core.engines.tables import LAYOUTS, Tables
 from embedding_core.errors import CheckpointError
-from embedding_core.sparsecore import Slice, Stack, StackedTable, TableShape, place_tables
-
-# Finds the keys of tables and slots in a training checkpoint of any trainer.
-#
-# Tables are found by name: `<root>/<table>`. The keys of the slots depend on what trained the tables:
-#
-# * an engine of this project, or TensorFlow's `TPUEmbedding` on a TPU: `<root>/<table>.S<slot>`;
-# * one of Keras' legacy optimizers: `<root>/<table>/.OPTIMIZER_SLOT/<optimizer>/<Keras' name of the slot>`;
-# * one of Keras' newer optimizers: a numbered key, such as `optimizer/_variables/3`; the object graph of the checkpoint
-#   gives the variable's name, `<optimizer>/<Keras' name of the slot>/<variable of the table>`.
-
-VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-_KERAS_NAMES = {"accumulators": "accumulator", "momenta": "m", "velocities": "v", "linears": "linear"}
-
-
-def training_key(key: str, root: str = "embedding") -> str:
-    """Return the key of a table (`t`) or slot (`t/momenta`) in a `tf.train.Checkpoint` with the tables at `root`.
-
-    Args:
-      key: key of the table or slot.
-      root: path of the tables in the checkpoint; "" for its top level.
-    """
-    return f"{root}{'/' if root else ''}{key.replace('.', '..').replace('/', '.S')}{VALUE}"
-
-
-def find_root(reader: BundleReader, config: EmbeddingConfig) -> str:
-    """Find the path at which a checkpoint holds the tables: the one that has most of them.
-
-    Raises:
-      CheckpointError: no path has a table, or several have equally many.
-    """
-    tables_at: dict[str, int] = {}
-    for table in config.tables:
-        ending = training_key(table.name, "")
-        for key in reader.entries:
-            if key == ending or key.endswith("/" + ending):
-                root = key[: -len(ending)].rstrip("/")
-                tables_at[root] = tables_at.get(root, 0) + 1
-    most = [root for root, count in tables_at.items() if count == max(tables_at.values())]
-    if len(most) == 1:
-        return most[0]
-    names = [table.name for table in config.tables]
-    held = (
-        f"equally many of the tables {names} at {sorted(most)}: name one of these paths as `root`"
-        if most
-        else f"none of the tables {names}: give the configuration of its tables"
-    )
-    raise CheckpointError(f"training checkpoint {reader.prefix!r} holds {held}.")
-
-
-def stored_keys(reader: BundleReader, config: EmbeddingConfig, root: str) -> dict[str, str]:
-    """Find the stored key of every table and slot; a missing one gets the key that an engine would have given it."""
-    names = _full_names(reader)
-    keys = {}
-    for table in config.tables:
-        keys[table.name] = training_key(table.name, root)
-        for slot in table.optimizer.slots if table.optimizer else ():
-            key = f"{table.name}/{slot.name}"
-            stored = training_key(key, root)
-            if stored not in reader.entries:
-                stored = _of_keras(reader, names, keys[table.name], _KERAS_NAMES[slot.name]) or stored
-            keys[key] = stored
-    return keys
-
-
-def _of_keras(reader: BundleReader, names: Mapping[str, str], table: str, slot: str) -> str | None:
-    """Return the key of a slot that a Keras optimizer made; None unless exactly one fits."""
-    beneath = table.removesuffix(VALUE) + "/.OPTIMIZER_SLOT/"
-    keys = [key for key in reader.entries if key.startswith(beneath) and key.endswith(f"/{slot}{VALUE}")]
-    if table in names:
-        ending = f"/{slot}/{names[table]}"
-        keys += [key for key, name in names.items() if name.endswith(ending) and name.count("/") == ending.count("/")]
-    return keys[0] if len(keys) == 1 else None
-
-
-def others_at(reader: BundleReader, root: str, known: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each [rows, dim] tensor at the root that is not `known`, by its name as a table or slot."""
-    prefix, taken = (f"{root}/" if root else ""), set(known)
-    shapes = {}
-    for key, entry in reader.entries.items():
-        name = key[len(prefix) : -len(VALUE)]
-        is_at_root = key.startswith(prefix) and key.endswith(VALUE) and "/" not in name
-        if is_at_root and key not in taken and len(entry.shape) == 2:
-            shapes[re.sub(r"\.\.|\.S", lambda match: "." if match[0] == ".." else "/", name)] = entry.shape
-    return dict(sorted(shapes.items()))
-
-
-def _full_names(reader: BundleReader) -> dict[str, str]:
-    """Return the full name of each variable by key, from the checkpoint's object graph."""
-    if _GRAPH not in reader.entries:
-        return {}
-    try:
-        graph = TrackableObjectGraph.FromString(reader.tensor(_GRAPH).numpy())
-    except DecodeError as error:
-        raise CheckpointError(
-            f"the graph of objects of {reader.prefix!r} is damaged ({error}): take another checkpoint."
-        ) from error
-    attributes = (attribute for node in graph.nodes for attribute in node.attributes)
-    return {each.checkpoint_key: each.full_name for each in attributes if each.full_name}
-
-
-# Reads tables that SparseCores hold stacked, as TensorFlow's `TPUEmbeddingV2` saves them, and stacks tables for it.
+from embedding_core.sparse_cores.layout import Slice, Stack, StackedTable, TableShape, place_tables
+from embedding_core.sparse_cores.stack_feeding import stacks_of_layouts
 
 _LAYOUTS = f"{LAYOUTS}{VALUE}"
 
@@ -272,6 +169,21 @@ def _orders(name: str, tables: Collection[str]) -> Iterator[list[str]]:
             yield [head, *rest]
 
 
+def stacked_tables(
+    variables: Mapping[str, tf.Variable], config: EmbeddingConfig, names: Iterable[str], stacked_on: tuple[int, int]
+) -> Tables:
+    """Stack tables and slots as the memory of a real TPU has them; see `stacked_copies`.
+
+    Args:
+      variables: tables and slots, float32 [rows, dim], by `<table>` and `<table>/<slot>`.
+      config: the tables.
+      names: names of the stacks.
+      stacked_on: chips, and SparseCores of each.
+    """
+    slice_ = Slice(*stacked_on)
+    return stacked_copies(variables, stacks_of_names(names, config, slice_), slice_.shards)
+
+
 def stacked_copies(variables: Mapping[str, tf.Variable], stacks: Iterable[Stack], cores: int) -> Tables:
     """Stack tables and slots for TensorFlow's `TPUEmbeddingV2`; what this returns is saved under its checkpoint keys.
 
@@ -291,6 +203,21 @@ def stacked_copies(variables: Mapping[str, tf.Variable], stacks: Iterable[Stack]
             placed = stack.to_shards(values, cores).reshape(-1, stack.dim)
             holder._add(stack.name + slot, tf.Variable(placed, trainable=False))
     return holder
+
+
+def rows_of(
+    reader: BundleReader,
+    config: EmbeddingConfig,
+    root: str | None,
+    stacked_on: tuple[int, int] | None,
+    slice_bytes: int,
+) -> Callable[[str], Iterable[tuple[int, Rows]]] | None:
+    """Return a function that reads the slices of a table or slot; None if tables are not stacked.
+
+    See `rows_of_rooms`, which calls it.
+    """
+    layouts = read_layouts(reader, config, root, None if stacked_on is None else Slice(*stacked_on))
+    return stacked_rows(reader, config, layouts, slice_bytes) if layouts else None
 
 
 def stacked_rows(
