@@ -218,6 +218,8 @@ def test_python_parses_and_imports_what_exists(block):
             "components",
             "pipelines",
         }:
+            if any(room in node.module.split(".") and not is_installed(room) for room in ROOMS):
+                pytest.skip("an optional room is not installed")
             path = ROOT / node.module.replace(".", "/")
             source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
             for alias in node.names:
