@@ -247,7 +247,7 @@ DEFAULT_OPTIMIZER = Adagrad(learning_rate=0.01, initial_accumulator_value=0.001)
 """Optimizer of tables for which none is set.
 
 The loss is a mean over the batch, so the gradient of a row that a batch has once is divided by the batch size. From an
-accumulator of 0.1, the default of Adagrad, such a row would hardly be learned (decision 23).
+accumulator of 0.1, the default of Adagrad, such a row would hardly be learned (decision 12).
 """
 DefaultedOptimizer = Annotated[_KnownOptimizer, ChosenBy("name", default=DEFAULT_OPTIMIZER.to_mapping())]
 """An optimizer; a mapping without a `name` changes hyperparameters of the tables' default optimizer."""

@@ -103,7 +103,7 @@ def test_finished_run_is_restored():
 
 
 def test_stopped_training_goes_on(files, tmp_path, monkeypatch):
-    # That release gave a short batch the weight of a whole one (decision 26): without its `share`, all else is equal.
+    # That release gave a short batch the weight of a whole one (decision 12): without its `share`, all else is equal.
     read = job_module.read_batches
     monkeypatch.setattr(job_module, "read_batches", lambda *given: read(*given[:4]))
     assert CheckpointSeries(files / "series").steps() == [10, 5]

@@ -1,9 +1,8 @@
 """Runs Beam pipelines on a Dask cluster.
 
 Beam's own DaskRunner (2.74 and 2.77) gives every consumer of a transform all its outputs, whichever their tags; drops
-what a DoFn yields at the end of a bundle; and computes only the last transform of a pipeline and what that needs
-(docs/decisions/0036-beam-on-dask.md). This runner translates batch pipelines in the global window. It refuses
-whatever it cannot translate.
+what a DoFn yields at the end of a bundle; and computes only the last transform of a pipeline and what that needs. All
+three are silent. This runner translates batch pipelines in the global window. It refuses whatever it cannot translate.
 
     --runner=components.dask.dask_runner.DaskRunner --dask_cluster=tcp://<host>:8786
 

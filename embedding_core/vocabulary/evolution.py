@@ -15,7 +15,7 @@ The rule, run after run (a run counts the data that the pipeline is run on, such
   stays reserved, and the token finds its own row again if it comes back. The plain file of the new vocabulary begins
   with that of the base. To reclaim the space, run once in mode "rerank".
 
-Counts of tokens without a row are not remembered. `docs/decisions/0008-vocabulary-evolution.md` says why.
+Counts of tokens without a row are not remembered. `docs/decisions/0005-vocabulary-evolution.md` says why.
 """
 
 from __future__ import annotations

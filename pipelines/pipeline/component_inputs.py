@@ -57,7 +57,7 @@ def table_overrides(config: PipelineConfig) -> dict[str, TableSettings]:
 
     In a model with first-order terms, rows start close to 0, and a table whose rows occur rarely has few columns: a
     first-order term learns from any start. A product of two rows close to 0 hardly learns, so tables of other models
-    keep the planner's defaults (decision 23).
+    keep the planner's defaults (decision 12).
     """
     every = _FIRST_ORDER_TABLES if config.model.build_arguments.get("first_order") else TableSettings()
     tables = {"*": every.replace(optimizer=config.training.table_optimizer)}

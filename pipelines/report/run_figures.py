@@ -412,7 +412,7 @@ def _data(node: Node) -> dict[str, str]:
 
 
 def _line_breaks(vocabularies: Iterable[Vocabulary]) -> dict[str, str]:
-    """Count the tokens that a text file cannot hold, for each vocabulary that has some (docs/decisions/0006)."""
+    """Count the tokens that a text file cannot hold, for each vocabulary that has some."""
     counts = {vocabulary.name: vocabulary.unrepresentable for vocabulary in vocabularies if vocabulary.unrepresentable}
     return {
         f"tokens of {name} with a line break or NUL, which are looked up as unknown": f"{count:,}"

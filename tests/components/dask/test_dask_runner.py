@@ -69,7 +69,7 @@ def test_outputs_go_where_their_tags_say_and_all_are_written(address, tmp_path):
 
 
 def test_the_runner_of_beam_loses_outputs_without_an_error(address, tmp_path):
-    """If this fails, Beam's runner may have become good enough to use: see docs/decisions/0036-beam-on-dask.md."""
+    """If this fails, Beam's runner may have become good enough to use."""
     found = numbers(tmp_path / "theirs", [f"--runner={UPSTREAM}", f"--dask_client_address={address}"])
     assert "odd" not in found  # only the last transform is computed
     assert found["total"] == ["45"]  # with the odd numbers, and without those of `finish_bundle`
