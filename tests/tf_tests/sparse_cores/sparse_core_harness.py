@@ -98,7 +98,7 @@ def map_indices_in_shard(num_sparse_cores, offset_in_shard, shard_rotation, row_
 
 def shard_initializer(strategy, initializer):
     """Make an initializer of shards from one of whole tables, which returns the rows as they lie in the shards."""
-    cores = strategy.slice.shards
+    cores = strategy.num_replicas_in_sync * strategy.sparse_cores
 
     def of_shard(shape, dtype, shard_info=None):
         rows = initializer(shape, dtype)
