@@ -38,12 +38,12 @@ evaluation: {thresholds: {Recall@10: {min: 0.0}}}
 
 @pytest.fixture(scope="module")
 def readme(tmp_path_factory):
-    """Return a reader who has followed the README: three versions, of which the last is a rollback's."""
+    """Return a reader of README and commands: three versions, of which the last is a rollback's."""
     reader = Reader(tmp_path_factory.mktemp("reader"))
     for day in ("2026-01-12", "2026-01-13"):
         write_day(reader.folder / "clicks", day)
     write_parquet(reader, "2026-01-13")
-    for line in commands_of_page("README.md"):
+    for line in dict.fromkeys(commands_of_page("README.md") + commands_of_page("docs/commands.md")):
         if SPANS in line:
             write_day(reader.folder / "clicks", "2026-01-14")
         reader.run(line)
@@ -74,7 +74,7 @@ def test_environment_is_the_wheels(tmp_path):
 
 
 def test_commands_of_the_readme(readme):
-    assert set(commands_of_page("README.md")) <= set(readme.ran)
+    assert {*commands_of_page("README.md"), *commands_of_page("docs/commands.md")} <= set(readme.ran)
     assert len(readme.versions()) >= 3
     assert (readme.folder / "lineage.html").read_text().startswith("<!doctype html>")
 
