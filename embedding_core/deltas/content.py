@@ -95,7 +95,7 @@ def read_content(
       ValueError: the content does not fit these tables.
     """
     features = tf.train.Example.FromString(content).features.feature
-    texts = {name: bytes(one.bytes_list.value[0]) for name, one in features.items()}
+    texts = {name: bytes(feature.bytes_list.value[0]) for name, feature in features.items()}
     numbers = from_varints(texts.get(NUMBERS, b"")).astype(np.int64)
     if ((numbers < 0) | (numbers >> BITS > 0)).any():
         raise ValueError("a number is too large")
@@ -181,11 +181,11 @@ class Delta:
         """Count, by table, the rows that change and the tokens that come and go."""
         return {
             name: {
-                "rows": len(one.rows),
-                "came": int(np.count_nonzero(one.token_rows >= 0)),
-                "went": int(np.count_nonzero(one.token_rows < 0)),
+                "rows": len(change.rows),
+                "came": int(np.count_nonzero(change.token_rows >= 0)),
+                "went": int(np.count_nonzero(change.token_rows < 0)),
             }
-            for name, one in self.tables.items()
+            for name, change in self.tables.items()
         }
 
     def to_bytes(self, layout: Layout) -> bytes:
@@ -210,12 +210,12 @@ class Delta:
             raise CheckpointError(f"a delta does not fit its version ({error}): push the model again.") from error
         tables = {
             table.name: TableChange(
-                rows=one.rows.astype(np.int32),
-                values=np.frombuffer(one.values, like.dtype).reshape(-1, like.shape[1]),
-                tokens=(*one.came, *one.went),
-                token_rows=np.append(one.came_rows, np.full(len(one.went), GONE)).astype(np.int32),
+                rows=change.rows.astype(np.int32),
+                values=np.frombuffer(change.values, like.dtype).reshape(-1, like.shape[1]),
+                tokens=(*change.came, *change.went),
+                token_rows=np.append(change.came_rows, np.full(len(change.went), GONE)).astype(np.int32),
             )
-            for table, like, one in zip(state.layout.tables, likes, found, strict=True)
+            for table, like, change in zip(state.layout.tables, likes, found, strict=True)
         }
         dense = {
             number: np.frombuffer(value, state.dense[number].dtype).reshape(state.dense[number].shape)
@@ -225,7 +225,7 @@ class Delta:
 
     def applied(self, state: ServedState) -> ServedState:
         """Return the state that the changes lead to; the given one stays as it is."""
-        tables = {name: _applied(self.tables[name], one) for name, one in state.tables.items()}
+        tables = {name: _applied(self.tables[name], table) for name, table in state.tables.items()}
         dense = tuple(self.dense.get(number, value) for number, value in enumerate(state.dense))
         return ServedState(layout=state.layout, tables=tables, dense=dense)
 
@@ -254,8 +254,8 @@ class Delta:
 
 
 def _require_rows_inside(tables: Sequence[TableContent], likes: Sequence[Array]) -> None:
-    for one, like in zip(tables, likes, strict=True):
-        if max(one.rows.max(initial=0), one.came_rows.max(initial=0)) >= len(like):
+    for change, like in zip(tables, likes, strict=True):
+        if max(change.rows.max(initial=0), change.came_rows.max(initial=0)) >= len(like):
             raise ValueError(f"a row is not among {len(like)}")
 
 
@@ -294,10 +294,10 @@ def _require_same_kind(base: ServedState, new: ServedState) -> None:
     _require_same_parts(base.layout.fixed, new.layout.fixed)
     if base.layout.dense != new.layout.dense or base.tables.keys() != new.tables.keys():
         raise DeltaError("the tables, or the shapes of the dense weights, are others.")
-    for name, one in base.tables.items():
+    for name, table in base.tables.items():
         other = new.tables[name]
-        kinds = [(state.rows.dtype, state.rows.shape[1], len(state.unknown)) for state in (one, other)]
-        if kinds[0] != kinds[1] or (one.tokens is None) != (other.tokens is None):
+        kinds = [(state.rows.dtype, state.rows.shape[1], len(state.unknown)) for state in (table, other)]
+        if kinds[0] != kinds[1] or (table.tokens is None) != (other.tokens is None):
             raise DeltaError(f"table {name!r} has another dim, dtype or number of rows without a token.")
 
 

@@ -75,7 +75,10 @@ class DeltaExport(ExportForm):
         state = DeltaState(layout)
         state.digest.assign(_state(module, layout, vocabularies).digest())
         module.deltas = state
-        guarded = {name: one if name in _UNCHANGED else state.guarded(one) for name, one in signatures.items()}
+        guarded = {
+            name: signature if name in _UNCHANGED else state.guarded(signature)
+            for name, signature in signatures.items()
+        }
         return {**guarded, APPLY_DELTA: apply_signature(module, state, self.secret)}
 
     def save(self, module: ServingModule, folder: str) -> None:
@@ -231,7 +234,7 @@ class _Objects:
         if kind == "constant":
             return [_bits(self._nodes[value.operation].attr["value"])]
         if kind == "variable":
-            shape = [one.size for one in value.shape.dim]
+            shape = [axis.size for axis in value.shape.dim]
             return [str(value.dtype), str(shape[1:] if _CARRIED_ROWS.fullmatch(path) else shape), value.device]
         if kind in ("function", "bare_concrete_function"):
             names = value.concrete_functions if kind == "function" else [value.concrete_function_name]
@@ -292,8 +295,8 @@ class _Functions:
         )
 
     def _of_operation(self, node: Any, digests: Mapping[str, str]) -> str:
-        inputs = [_source(one, digests) for one in node.input if not one.startswith("^")]
-        after = sorted(digests[one[1:]] for one in node.input if one.startswith("^"))
+        inputs = [_source(name, digests) for name in node.input if not name.startswith("^")]
+        after = sorted(digests[name[1:]] for name in node.input if name.startswith("^"))
         size = node.op == "Const" and _IS_SIZE.fullmatch(node.name) is not None
         op = node.op if node.op not in self._functions else self.digest(node.op)
         attributes = ["its place or size"] if size else self._attributes(node.op, node.attr)
@@ -306,7 +309,7 @@ class _Functions:
                 continue
             value = attributes[name]
             called = [value.func] if value.HasField("func") else list(value.list.func)
-            texts += [name, *([self._called(one) for one in called] or [_bits(value)])]  # type: ignore[list-item]
+            texts += [name, *([self._called(function) for function in called] or [_bits(value)])]  # type: ignore[list-item]
         return texts
 
     def _called(self, function: Any) -> str:
@@ -316,7 +319,8 @@ class _Functions:
 def _in_order(nodes: Mapping[str, Any]) -> list[str]:
     """Order operations so that each comes after its inputs."""
     inputs = {
-        name: {one.lstrip("^").partition(":")[0] for one in node.input} & nodes.keys() for name, node in nodes.items()
+        name: {source.lstrip("^").partition(":")[0] for source in node.input} & nodes.keys()
+        for name, node in nodes.items()
     }
     return list(graphlib.TopologicalSorter(inputs).static_order())
 

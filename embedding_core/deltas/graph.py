@@ -10,6 +10,7 @@ each of its writes sets a value, so repeating them is safe, and the digest is wr
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -94,7 +95,7 @@ class Content:
         numbers, sound = _varints(found[NUMBERS])
         counts, lists, sized = _lists(numbers, len(self._layout.tables))
         sound &= sized
-        values, sized = _parts(found[VALUES], counts[:, 0] * [self._row_bytes(one) for one in self._layout.tables])
+        values, sized = _parts(found[VALUES], counts[:, 0] * [self._row_bytes(table) for table in self._layout.tables])
         sound &= sized
         names, sized = _tokens(found[TOKENS], counts[:, 1:])
         sound &= sized
@@ -122,8 +123,8 @@ class Content:
                 tf.raw_ops.ResourceScatterUpdate(resource=block.handle, indices=rows.places, updates=rows.values)
             )
         for name, values in parts.tokens.items():
-            one = self._tokens[name]
-            for variable, value in zip((one.hashes, one.changed, one.places), values, strict=True):
+            tokens = self._tokens[name]
+            for variable, value in zip((tokens.hashes, tokens.changed, tokens.places), values, strict=True):
                 written.append(variable.assign(value, read_value=False))
         return written + [
             variable.assign(value, read_value=False) for variable, value in zip(self._dense, parts.dense, strict=True)
@@ -152,7 +153,9 @@ class Content:
         """Return the new value of each dense variable, which is the old one if the delta does not have it."""
         if not self._dense:
             return [], tf.equal(tf.size(changed), 0) & tf.equal(content, "")
-        sizes = [one.shape.num_elements() * np.dtype(one.dtype.as_numpy_dtype).itemsize for one in self._dense]
+        sizes = [
+            variable.shape.num_elements() * np.dtype(variable.dtype.as_numpy_dtype).itemsize for variable in self._dense
+        ]
         given = tf.reduce_any(changed[:, None] == tf.range(len(sizes), dtype=tf.int64), 0)
         parts, sized = _parts(content, tf.where(given, tf.constant(sizes, tf.int64), 0))
 
@@ -162,7 +165,7 @@ class Content:
 
             return tf.cond(given[number] & sized, new, variable.read_value)
 
-        return [value(*one) for one in enumerate(self._dense)], sized & _ascending(changed, len(sizes))
+        return list(itertools.starmap(value, enumerate(self._dense))), sized & _ascending(changed, len(sizes))
 
 
 def _varints(content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -275,7 +278,7 @@ class DeltaState(tf.Module):
           A concrete function with the same inputs, and the output `model_digest` besides the others.
         """
         positional, keywords = signature.structured_input_signature
-        specs: Mapping[str, tf.TensorSpec] = {**{one.name: one for one in positional}, **keywords}
+        specs: Mapping[str, tf.TensorSpec] = {**{spec.name: spec for spec in positional}, **keywords}
         outputs = signature.structured_outputs
 
         def attempt(named: Mapping[str, tf.Tensor]) -> Callable[..., list[tf.Tensor]]:
@@ -308,7 +311,7 @@ class DeltaState(tf.Module):
             check = tf.debugging.Assert(seen, ["a delta was written only in part: apply it again"])
             batch = tf.shape(next(iter(named.values())))[:1]
             with tf.control_dependencies([check]):
-                answers = {name: tf.identity(one) for name, one in zip(outputs, found, strict=True)}
+                answers = {name: tf.identity(answer) for name, answer in zip(outputs, found, strict=True)}
                 return {**answers, MODEL_DIGEST: tf.fill(batch, digest)}
 
         return tf.function(compute, autograph=False).get_concrete_function(**specs)
@@ -381,4 +384,4 @@ def _hashes_of(secret: tf.Tensor, keys: list[tuple[int, int]]) -> tf.Tensor:
 
 
 def _changing(module: ServingModule) -> dict[str, ChangingTokenTable]:
-    return {name: one for name, one in module.token_tables.items() if isinstance(one, ChangingTokenTable)}
+    return {name: table for name, table in module.token_tables.items() if isinstance(table, ChangingTokenTable)}

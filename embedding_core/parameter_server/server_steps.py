@@ -234,10 +234,10 @@ class ServedTrainable(Trainable):
         done = [StepsDone(*future.fetch()) for future in futures]
         self.step.assign(before + count)  # exact, even if a piece was repeated
         return StepsDone(
-            tf.constant(np.concatenate([one.losses for one in done])),
-            tf.constant(sum(one.rows for one in done)),
-            tf.constant(sum(one.positives for one in done)),
-            tf.constant(np.all([one.finite for one in done], axis=0)),
+            tf.constant(np.concatenate([step.losses for step in done])),
+            tf.constant(sum(step.rows for step in done)),
+            tf.constant(sum(step.positives for step in done)),
+            tf.constant(np.all([step.finite for step in done], axis=0)),
         )
 
     def scores(self, batches: Iterable[EvaluatedPiece]) -> list[Scores]:  # type: ignore[override]

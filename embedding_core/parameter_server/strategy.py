@@ -121,7 +121,7 @@ def _checked(cluster: Any, task: Any) -> ClusterTask:
 
 
 def _is_addresses(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) and _is_address(one) for one in value)
+    return isinstance(value, list) and all(isinstance(address, str) and _is_address(address) for address in value)
 
 
 def _is_address(text: str) -> bool:

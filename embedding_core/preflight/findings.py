@@ -88,7 +88,7 @@ def _with_default(config: EmbeddingConfig, table: str, name: str) -> EmbeddingCo
     optimizer: Any = config.table(table).optimizer
     default = type(optimizer).model_fields[name].default
     changed = config.table(table).replace(optimizer=optimizer.replace(**{name: default}))
-    tables = tuple(changed if one.name == table else one for one in config.tables)
+    tables = tuple(changed if spec.name == table else spec for spec in config.tables)
     return config.replace(tables=tables)
 
 
@@ -125,7 +125,7 @@ _MAY_HOLD_TEXT = ("Assert", "Const", "Identity", "NoOp")
 def dtype_findings(operations: Sequence[tf.Operation]) -> Iterator[Finding]:
     """Find the first operation of each dtype that a TPU does not support."""
     seen: set[str] = set()
-    for op, output in [(each, one) for each in operations for one in each.outputs]:
+    for op, output in [(each, tensor) for each in operations for tensor in each.outputs]:
         name = output.dtype.name
         if output.dtype in (tf.resource, tf.variant) or name in _ON_TPU or name in seen:
             continue

@@ -48,8 +48,8 @@ def engine_summary(serialized: bytes) -> Json:
         "pipelined": proto.pipeline_execution_with_tensor_core,
         "tables": tables,
         "features": [
-            {"name": one.name, "table": tables[one.table_id]["name"], "shape": list(one.input_shape)}
-            for one in proto.feature_descriptor
+            {"name": feature.name, "table": tables[feature.table_id]["name"], "shape": list(feature.input_shape)}
+            for feature in proto.feature_descriptor
         ],
     }
 

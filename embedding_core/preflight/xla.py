@@ -141,16 +141,17 @@ class ProgramPart:
         """Specifications of the arguments, with static shapes; constants, strings and resources are not arguments."""
         return [
             tf.TensorSpec(
-                [STAND_IN_SIZE if size is None else size for size in one.shape] if one.shape.rank else [], one.dtype
+                [STAND_IN_SIZE if size is None else size for size in tensor.shape] if tensor.shape.rank else [],
+                tensor.dtype,
             )
-            for one in self._incoming.values()
-            if _is_argument(one)
+            for tensor in self._incoming.values()
+            if _is_argument(tensor)
         ]
 
     @property
     def unknown_sizes(self) -> int:
         """Number of arguments with a dimension that is only known at run time; `specs` gives it STAND_IN_SIZE."""
-        return sum(_is_argument(one) and not one.shape.is_fully_defined() for one in self._incoming.values())
+        return sum(_is_argument(tensor) and not tensor.shape.is_fully_defined() for tensor in self._incoming.values())
 
     def __call__(self, *given: tf.Tensor) -> list[tf.Tensor]:
         """Compute the outputs, and run the operations without outputs."""
@@ -278,7 +279,7 @@ def _is_cut(op: tf.Operation, variables: Variables) -> bool:
     Left out are operations that only a TPU has, and those that use resources or variants. A call of a function is kept
     if all its resources are variables with stand-ins.
     """
-    touched = [one for one in (*op.inputs, *op.outputs) if one.dtype in OPAQUE]
+    touched = [tensor for tensor in (*op.inputs, *op.outputs) if tensor.dtype in OPAQUE]
     calls = any(value.WhichOneof("value") == "func" for value in op.node_def.attr.values())
     return is_of_tpu(op) or (bool(touched) and not (calls and all(map(variables.has, touched))))
 

@@ -93,11 +93,11 @@ def _ranking_change(old: Array, new: Array, other_k: bool) -> Change:
         return _number_change(old, new)
     left, right = _by_row(old), _by_row(new)
     width = min(left.shape[1], right.shape[1]) if other_k else left.shape[1]
-    pairs = [(_tokens(one)[:width], _tokens(other)[:width]) for one, other in zip(left, right, strict=True)]
+    pairs = [(_tokens(first)[:width], _tokens(second)[:width]) for first, second in zip(left, right, strict=True)]
     sizes = sorted({size for size in (*_FIRST, width) if 0 < size <= width})
-    overlap = {size: np.array([_overlap(one[:size], other[:size]) for one, other in pairs]) for size in sizes}
+    overlap = {size: np.array([_overlap(first[:size], second[:size]) for first, second in pairs]) for size in sizes}
     difference = 1.0 - overlap[width] if width else np.zeros(len(left))
-    moved = np.array([_mean_move(one, other) for one, other in pairs], np.float64)
+    moved = np.array([_mean_move(first, second) for first, second in pairs], np.float64)
     return Change(difference, np.zeros(len(left), bool), overlap, moved)
 
 
@@ -327,7 +327,7 @@ def _shown(values: Any, public: Public) -> str:
     flat = np.ravel(values)
     if is_text(flat):
         shown = Public(frozenset([""] if public.answers else []))
-        texts = [shown.shown("", one) for one in flat[:_LONGEST]]
+        texts = [shown.shown("", text) for text in flat[:_LONGEST]]
     else:
-        texts = [f"{float(one):.6g}" for one in flat[:_LONGEST]]
+        texts = [f"{float(number):.6g}" for number in flat[:_LONGEST]]
     return ", ".join(texts) + (", ..." if len(flat) > _LONGEST else "")

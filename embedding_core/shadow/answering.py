@@ -115,7 +115,7 @@ class AnsweringModel:
     def _check_types(self, name: str, arrays: Mapping[str, Any]) -> None:
         """Refuse a tensor of another type than the input, as a server does; a session would convert it."""
         tf = self._tf
-        takes = {key: tf.as_dtype(one.dtype) for key, one in self._signature(name).inputs.items()}
+        takes = {key: tf.as_dtype(info.dtype) for key, info in self._signature(name).inputs.items()}
         for key, array in arrays.items():
             given = tf.as_dtype(array.dtype)
             if given != takes.get(key, given):
@@ -130,7 +130,7 @@ class AnsweringModel:
         if missing:
             raise ValueError(f"there is no output {missing[0]!r}: signature {name!r} has {sorted(signature.outputs)}.")
         made: Callable[..., list[Any]] = self._session.make_callable(
-            [signature.outputs[one].name for one in fetched], feed_list=[signature.inputs[one].name for one in given]
+            [signature.outputs[key].name for key in fetched], feed_list=[signature.inputs[key].name for key in given]
         )
         return made
 

@@ -299,23 +299,24 @@ class _Replay:
             refuses = 0 if answers[0].outputs is None else 1
             singles = [rows.input_of(row) for row in range(rows.count or 0)]
             answered = [self._answers(request, single) for single in singles]
-            if all(one[refuses].outputs is not None for one in answered):
+            if all(pair[refuses].outputs is not None for pair in answered):
                 self._add_rows(request, rows, answers)
                 return
             for row, (single, both) in enumerate(zip(singles, answered, strict=True)):
                 self._add_rows(request, _rows_of(single), both, first=row)
             return
-        for latency, answer in zip(self.latency, answers, strict=True):
-            if all(one.seconds is not None for one in answers):
+        if all(answer.seconds is not None for answer in answers):
+            for latency, answer in zip(self.latency, answers, strict=True):
                 latency.add(answer.seconds or 0.0)
         self._add_rows(request, rows, answers)
 
     def _answers(self, request: Request, inputs: Mapping[str, bytes]) -> tuple[Answer, Answer]:
         order = (0, 1) if self.replayed % 2 == 0 else (1, 0)
         answers = {
-            one: self.versions[one].ask(request.signature, inputs, request.outputs, request.place) for one in order
+            version: self.versions[version].ask(request.signature, inputs, request.outputs, request.place)
+            for version in order
         }
-        old, new = (_without_digest(answers[one]) for one in (0, 1))
+        old, new = (_without_digest(answers[version]) for version in (0, 1))
         return old, _without_lost_outputs(old, new)
 
     def _add_rows(
@@ -366,14 +367,14 @@ class _Replay:
         """Return the judged report."""
         old, new = (
             VersionFigures(
-                path=one.path,
-                deltas=one.deltas,
-                load_seconds=one.load_seconds,
-                loaded_bytes=one.loaded_bytes,
-                peak_bytes=one.peak_bytes,
+                path=version.path,
+                deltas=version.deltas,
+                load_seconds=version.load_seconds,
+                loaded_bytes=version.loaded_bytes,
+                peak_bytes=version.peak_bytes,
                 latency=latency,
             )
-            for one, latency in zip(self.versions, self.latency, strict=True)
+            for version, latency in zip(self.versions, self.latency, strict=True)
         )
         requests = {
             "replayed": self.replayed,
@@ -406,7 +407,7 @@ def _without_digest(answer: Answer) -> Answer:
     """Leave out outputs that say which state answered, which two versions never have in common."""
     if answer.outputs is None or _STATE_OUTPUTS.isdisjoint(answer.outputs):
         return answer
-    outputs = {name: one for name, one in answer.outputs.items() if name not in _STATE_OUTPUTS}
+    outputs = {name: value for name, value in answer.outputs.items() if name not in _STATE_OUTPUTS}
     return dataclasses.replace(answer, outputs=outputs)
 
 

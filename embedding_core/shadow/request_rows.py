@@ -86,7 +86,7 @@ class RequestRows:
         if _EXAMPLES in self._inputs:
             return _columns_of(self._inputs[_EXAMPLES][row])
         return {
-            name: [one for one in np.ravel(value[row]).tolist() if not _is_missing(one)]
+            name: [item for item in np.ravel(value[row]).tolist() if not _is_missing(item)]
             for name, value in self._inputs.items()
         }
 
@@ -104,7 +104,7 @@ class RequestRows:
             values = self.columns(row)
             for column in columns:
                 given = values.get(column, values.get(input_name(column), []))
-                for text in {public.shown(column, one) for one in given} or {_ABSENT}:
+                for text in {public.shown(column, item) for item in given} or {_ABSENT}:
                     found.setdefault((column, text), np.zeros(self.count or 0, bool))[row] = True
         return found
 

@@ -131,7 +131,9 @@ def _checks(report: ShadowReport) -> Iterator[Check]:
 
 
 def _not_finite_check(outputs: Mapping[str, OutputTally], bound: float) -> Check:
-    shares = {name: one.not_finite / one.differences.count for name, one in outputs.items() if one.not_finite}
+    shares = {
+        name: output.not_finite / output.differences.count for name, output in outputs.items() if output.not_finite
+    }
     worst = max(shares, key=shares.__getitem__, default="")
     share = shares.get(worst, 0.0)
     details = f" (most in {worst}: {outputs[worst].not_finite:,} rows)" if worst else ""
