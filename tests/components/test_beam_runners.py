@@ -122,7 +122,7 @@ def here(rows, tmp_path_factory):
     return examples, count(examples, folder, WORKERS["in_memory"])
 
 
-def test_portable_runner_gives_the_same_examples_and_vocabularies(rows, here, tmp_path):
+def test_portable_runner_gives_same_examples_and_vocabularies(rows, here, tmp_path):
     from pipelines.local.content import read_content
 
     with job_service(tmp_path / "service.log") as arguments:
@@ -153,11 +153,11 @@ def test_two_worker_processes_give_the_same_vocabularies(here, tmp_path):
 
 
 @pytest.mark.parametrize("workers", ["in_memory", pytest.param("multi_processing", marks=pytest.mark.slow)])
-def test_vocabularies_that_are_merged_out_of_parts_have_the_same_bytes(here, tmp_path, workers):
+def test_vocabularies_merged_out_of_parts_have_the_same_bytes(here, tmp_path, workers):
     assert count(here[0], tmp_path, WORKERS[workers], PARTS) == here[1]
 
 
-def test_thresholds_of_a_vocabulary_in_parts_are_those_of_the_whole(here, tmp_path):
+def test_thresholds_for_parts_are_those_of_the_whole_vocabulary(here, tmp_path):
     rules = {"min_count": 2, "max_size": 20}
     one, other = ({"item": {**rules, "parts": parts}, "user": {"parts": parts, "max_size": 5}} for parts in (1, 4))
     whole = count(here[0], tmp_path / "whole", WORKERS["in_memory"], one)

@@ -65,7 +65,7 @@ def test_executor_is_importable_by_its_dotted_path(folder):
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_executor_finds_its_artifacts_and_records_its_lineage_as_all_do(folder):
+def test_executor_finds_artifacts_and_records_lineage_as_all_do(folder):
     from components.base_executor import ComponentExecutor
 
     executor = the_class(folder).EXECUTOR_SPEC.executor_class

@@ -37,7 +37,7 @@ def test_composite_tensors_count_as_their_parts():
     assert needed_arguments(traced) == {"a": {0}, "values": {2}, "whole": {1, 2, 3}}
 
 
-def test_control_flow_needs_all_of_its_inputs_and_captures_do_not_count():
+def test_control_flow_needs_all_its_inputs_but_no_captures():
     table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(tf.constant([1], tf.int64), [2.0]), 0.0)
 
     def function(columns):

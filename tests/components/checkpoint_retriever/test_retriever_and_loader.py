@@ -118,7 +118,7 @@ def test_loader_moves_rows_with_their_tokens(retrieved, tmp_path):
     assert output.fact("remap")["item"] == {"kept": 2, "new": 1, "dropped": 1, "kept_traffic": 4 / 99}
 
 
-def test_loader_does_what_the_warm_start_of_the_configuration_says(retrieved, tmp_path):
+def test_loader_follows_the_warm_start_of_the_configuration(retrieved, tmp_path):
     earlier, tables, _ = retrieved
     dim = tables["item"].shape[1] - 1
     made, _ = inputs(tmp_path / "next", b"new", b"a", dim=dim, optimizer="sgd")
@@ -136,7 +136,7 @@ def test_loader_does_what_the_warm_start_of_the_configuration_says(retrieved, tm
     assert not reader.has_tensor("item/accumulators")
 
 
-def test_retriever_refuses_rows_that_are_not_finite_or_counts_them(tmp_path):
+def test_retriever_refuses_or_counts_rows_that_are_not_finite(tmp_path):
     made, config = inputs(tmp_path, b"a", b"b", b"c")
     run, _ = model_run(tmp_path, config, spoilt_row=1)
     output = artifact(EmbeddingCheckpoint, tmp_path / "out", made=False)

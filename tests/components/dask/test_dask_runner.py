@@ -75,7 +75,7 @@ def test_the_runner_of_beam_loses_outputs_without_an_error(address, tmp_path):
     assert found["total"] == ["45"]  # with the odd numbers, and without those of `finish_bundle`
 
 
-def test_side_inputs_combiners_and_files_give_what_the_direct_runner_gives(address, tmp_path):
+def test_side_inputs_combiners_and_files_equal_the_direct_runner(address, tmp_path):
     (tmp_path / "lines").write_text("".join(f"{number} {'x' * (number % 7)}\n" for number in range(500)))
 
     def run(folder, arguments):

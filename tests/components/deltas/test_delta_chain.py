@@ -138,7 +138,7 @@ def test_rollback_copies_deltas_and_keep_last_removes_them(base):
     assert folder_of(base, copy.version) == str(base / "deltas" / str(copy.version))
 
 
-def test_deltas_of_a_version_that_is_gone_are_not_those_of_the_next_one(base):
+def test_new_version_has_no_deltas_of_a_gone_one_of_its_number(base):
     (base / "2").rename(base.parent / "away")
     assert publish(base.parent / "model", base, check=lambda path: {}, clock=lambda: 2).version == 2
     assert (numbers_of(base, 2), last_update(base, 2)) == ([], 0)
@@ -225,7 +225,7 @@ def test_client_ends_a_request_at_its_deadline(in_headers):
         rest_call(address, "m", 2, timeout=0.5)(**NOTHING)
 
 
-def test_a_delta_is_sent_without_tls_only_to_hosts_that_are_named():
+def test_delta_is_sent_without_tls_only_to_named_hosts():
     for host in ("localhost", "127.0.0.2", "[::1]"):
         rest_call(f"http://{host}:8501", "m", 1)
     rest_call("https://serving:8501", "m", 1)

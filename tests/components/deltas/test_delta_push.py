@@ -122,7 +122,7 @@ def facts_of(pushed):
     return [pushed.get_string_custom_property(name) for name in names]
 
 
-def test_pusher_pushes_a_delta_if_only_rows_tokens_and_weights_changed(tmp_path):
+def test_delta_is_pushed_if_only_rows_tokens_and_weights_changed(tmp_path):
     served = tmp_path / "served"
     first = push_to(served, trained(tmp_path, [b"a", b"b", b"c", b"d"]))
     (version,) = served_versions(served)

@@ -57,7 +57,7 @@ def test_area_without_both_labels_is_undefined():
     assert area_under_precision_recall(some, none) == 1.0
 
 
-def test_buckets_are_in_the_order_of_the_probabilities_and_narrow():
+def test_buckets_are_narrow_and_in_order_of_the_probabilities():
     draw = np.random.default_rng(5)
     logit = np.sort(draw.uniform(-80, 15, 50_000))
     score = np.concatenate([[0.0], 1 / (1 + np.exp(-logit)), [1.0]]).astype(np.float32)

@@ -63,7 +63,7 @@ def test_encoding(read, encoding):
     assert values(read, "id,x\ncaffè,1\n".encode(encoding), encoding=encoding)["id"] == ["caffè"]
 
 
-def test_byte_order_mark_and_line_ends_do_not_get_into_names_and_values(read):
+def test_byte_order_mark_and_line_ends_are_in_no_name_or_value(read):
     assert values(read, b"\xef\xbb\xbfid,x\r\n1,a\r\n\r\n2,b\r\n") == {"id": ["1", "2"], "x": ["a", "b"]}
 
 

@@ -63,7 +63,7 @@ def test_each_column_alone_has_the_bytes_of_the_slow_encoder(name):
 
 
 @pytest.mark.parametrize("rows", [slice(0, 5), slice(1, 4), slice(2, 3), slice(0, 0)])
-def test_slices_of_all_columns_have_the_bytes_of_the_slow_encoder(rows):
+def test_slices_of_columns_have_the_bytes_of_the_slow_encoder(rows):
     columns = {name: column[rows] for name, column in COLUMNS.items()}
     assert examples(columns) == slowly(columns)
 

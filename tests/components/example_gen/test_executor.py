@@ -110,7 +110,7 @@ def test_bad_rows_are_set_aside_up_to_the_allowed_rate(ingest, write):
     assert sorted(places) == [":3", ":4", ":5", ":6", ":7"]
 
 
-def test_text_of_a_shifted_row_is_shown_as_a_digest_where_a_column_is_private(ingest, write):
+def test_shifted_row_shows_a_digest_where_a_column_is_private(ingest, write):
     write("id,x,side\n1,2,train\nname-of-a-person,a,train\n3,NA,train\n2,name-of-a-person,eval\n4,5,eval\n")
     kinds = {"id": "token", "x": "float"}
     shown = ingest(columns=kinds, split=SIDES, allowed_bad_rate=0.8, private=True).facts["set_aside"]["first"]

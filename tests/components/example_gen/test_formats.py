@@ -211,7 +211,7 @@ def test_passthrough_keeps_all_columns(ingest, write_records, write):
     assert ingest(columns={}, passthrough=True, split=SIDES).rows("train") == [{"side": [b"train"], "other": [b"1"]}]
 
 
-def test_split_of_records_does_not_depend_on_the_order_of_features(ingest, write_records, tmp_path):
+def test_split_of_records_is_independent_of_feature_order(ingest, write_records, tmp_path):
     rows = [{"a": [i], "b": [b"%d" % i], "c": [i / 2]} for i in range(200)]
     evals = []
     for name, order in (("x", "abc"), ("y", "cba")):

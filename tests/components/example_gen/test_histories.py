@@ -147,7 +147,7 @@ def test_no_history_holds_an_event_of_its_time_or_later(made, tmp_path, name):
             assert all(found[seen]["side"] == "train" for seen in row["history"])
 
 
-def test_events_of_one_time_that_are_apart_do_not_depend_on_the_files(made, tmp_path):
+def test_events_of_one_time_do_not_depend_on_order_or_files(made, tmp_path):
     events = drawn(times=5)
     found, _ = made(written(tmp_path / "one", events))
     random.Random(1).shuffle(events)

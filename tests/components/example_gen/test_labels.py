@@ -75,7 +75,7 @@ def test_row_whose_label_is_no_number_to_bound_is_bad(label, value, words):
     assert label(["3", "20", value], allowed_bad_rate=0.4, **given).values("y") == [[0.0], [0.0], [1.0], [1.0]]
 
 
-def test_row_may_lack_its_label_beside_labels_that_are_not_columns(label):
+def test_row_may_lack_its_label_beside_labels_without_a_column(label):
     with pytest.raises(DataError, match="2 of 6 rows cannot be used"):
         label(["3.5", "4", ""], label={"column": "y", "kind": "regression"})
     output = label(["3.5", "4", ""], label={"column": "y", "kind": "regression"}, other_labels=True)
@@ -294,7 +294,7 @@ def test_mark_of_a_missing_value_names_the_key(ingest, write):
     assert ingest(**settings, csv={"missing": ["?"]}).facts["columns"]["x"]["present"] == {"train": 1, "eval": 1}
 
 
-def test_whole_numbers_written_in_two_ways_are_counted_or_made_one(ingest, write):
+def test_whole_numbers_written_two_ways_are_counted_or_made_one(ingest, write):
     write("id,side\n3,train\n3.0,train\n+3.0,eval\n007,eval\nx.0,eval\n3.50,eval\n")
     settings = {"columns": {"id": "token"}, "split": SIDES}
     mixed = ingest(**settings)

@@ -30,7 +30,7 @@ BAD = [
 ]
 
 
-def test_json_of_the_previous_release_is_read_and_written_as_it_was():
+def test_json_of_previous_release_is_read_and_written_unchanged():
     from components.example_gen.settings import Settings
 
     text = json.dumps(
@@ -107,12 +107,12 @@ def with_spans(given, pattern="{YYYY}-{MM}-{DD}.csv"):
         ("/2011-10-06", None, "2011-10-06"),
     ],
 )
-def test_spans_given_when_a_run_starts_take_the_place_of_the_configured_ones(given, first, last):
+def test_spans_given_at_the_start_replace_the_configured_ones(given, first, last):
     pattern = "{YYYY}-{MM}-{DD}.csv"
     assert with_spans(given) == spans_of(pattern, first, last)
 
 
-def test_spans_given_when_a_run_starts_keep_the_action_on_missing_ones():
+def test_spans_given_at_the_start_keep_action_on_missing_ones():
     from components.example_gen.executor import settings_of
 
     spans = {"pattern": "{SPAN}.csv", "first": 1, "missing": "error", "every": 3}

@@ -233,7 +233,7 @@ print(limit)
 """
 
 
-def test_publish_dying_at_any_file_operation_leaves_whole_versions(model, tmp_path):
+def test_publish_dying_at_any_operation_leaves_whole_versions(model, tmp_path):
     """Let the process die before each of its file operations in turn."""
     command = [sys.executable, "-c", DIES_AT, str(model), str(tmp_path / "places")]
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
@@ -248,7 +248,7 @@ def test_publish_dying_at_any_file_operation_leaves_whole_versions(model, tmp_pa
         assert len(served_versions(base)) == 1
 
 
-def test_verify_version_finds_any_change_of_the_manifest_and_links(model, base):
+def test_verify_version_finds_changed_manifest_and_symbolic_link(model, base):
     path = base.__class__(publish(model, base, check=passes).path)
     good = (path / MANIFEST).read_text()
     (path / MANIFEST).write_text(good.replace('"why": 1', '"why": 2'))
@@ -340,7 +340,7 @@ def test_nothing_but_versions_is_removed(model, base, other):
     assert (base / other).read_text() == "mine"
 
 
-def test_version_whose_files_were_deleted_is_removed_as_any_other(model, base):
+def test_version_whose_files_were_deleted_is_removed_too(model, base):
     publish(model, base, check=passes, clock=lambda: 1)
     (base / "1" / "saved_model.pb").unlink()
     (base / "2" / "variables").mkdir(parents=True)
@@ -375,7 +375,7 @@ def test_damage_of_what_is_served_is_said(model, base, damage, words):
     assert words in damage_of(str(base), 7, published.digest)
 
 
-def test_newest_version_is_known_by_its_identity_while_it_is_as_published(model, base):
+def test_newest_version_is_found_by_identity_while_unchanged(model, base):
     for number in (7, 8):
         publish(model, base, check=lambda _, number=number: {"identity": f"of {number}"}, clock=lambda n=number: n)
     found, facts = find_published(str(base), "of 8")
@@ -386,7 +386,7 @@ def test_newest_version_is_known_by_its_identity_while_it_is_as_published(model,
     assert find_published(str(base / "absent"), "of 8") is None
 
 
-def test_damaged_version_is_set_aside_under_a_name_that_no_server_takes(model, base):
+def test_damaged_version_is_set_aside_where_no_server_takes_it(model, base):
     for number in (7, 8):
         publish(model, base, check=passes, clock=lambda number=number: number)
     assert set_version_aside(base, 7) == f"{base}/.damaged-7"

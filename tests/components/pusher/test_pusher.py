@@ -232,7 +232,7 @@ def warmup_requests(version):
         yield prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
 
 
-def test_version_whose_record_was_lost_is_recorded_and_not_pushed_twice(run, tmp_path):
+def test_version_of_a_lost_record_is_recorded_not_pushed_twice(run, tmp_path):
     first = push(run, tmp_path)
     again = push(run, tmp_path)  # as if the first pusher was killed before MLMD recorded its execution
     facts = ("pushed_version", "pushed_destination", "model_digest", "parity")
@@ -271,7 +271,7 @@ def test_pusher_measures_rounded_rows_and_proves_them_again(run, tmp_path, dtype
 
 
 @pytest.mark.slow
-def test_other_rows_than_the_rounded_ones_are_not_pushed_however_large_the_tolerance(run, tmp_path, monkeypatch):
+def test_large_tolerance_pushes_no_rows_other_than_rounded_ones(run, tmp_path, monkeypatch):
     def export(self, folder, rows_dtype, top_k, deltas):
         rows = self.engine.embedding_tables["words"]
         rows.assign_add(tf.fill([5, 4], 0.01))

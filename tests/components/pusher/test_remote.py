@@ -57,13 +57,13 @@ def test_file_that_makes_a_version_loadable_comes_last(model, base, monkeypatch)
     assert len(uploaded) == 3
 
 
-def test_versions_increase_also_within_a_second_and_the_newest_are_kept(model, base):
+def test_versions_increase_within_a_second_and_newest_are_kept(model, base):
     versions = [publish_at(model, base, 100, keep_last=2).version for _ in range(4)]
     assert versions == [100, 101, 102, 103]
     assert served_versions(base) == [102, 103]
 
 
-def test_version_that_a_dead_pusher_left_half_is_removed_by_the_next(model, base):
+def test_next_push_removes_the_half_version_of_a_dead_pusher(model, base):
     put(f"{base}/90/assets.extra/manifest.json", f"{base}/90/variables/data")
     publish_at(model, base, 100)
     assert served_versions(base) == [100]
@@ -85,13 +85,13 @@ def test_folder_that_is_not_a_version_is_never_removed(model, base):
     assert tf.io.gfile.exists(f"{base}/90/data.csv")
 
 
-def test_folders_that_a_dead_pusher_left_without_a_file_do_not_stop_the_next(model, base):
+def test_empty_folders_of_a_dead_pusher_do_not_stop_the_next(model, base):
     tf.io.gfile.makedirs(f"{base}/90/assets.extra")
     publish_at(model, base, 100, keep_last=1)
     assert served_versions(base) == [100]
 
 
-def test_file_that_somebody_else_removed_meanwhile_does_not_stop_a_push(model, base, monkeypatch):
+def test_file_removed_by_another_meanwhile_does_not_stop_a_push(model, base, monkeypatch):
     publish_at(model, base, 100)
     listed = object_store.file_names_below
     with monkeypatch.context() as patch:
@@ -166,7 +166,7 @@ def test_damage_of_a_version_in_a_store_is_said(model, base):
     assert "has no assets.extra/manifest.json" in damage_of(base, 100, digest)
 
 
-def test_facts_of_a_version_in_a_store_are_read_and_a_folder_without_them_is_one_error(model, base):
+def test_facts_are_read_and_a_folder_without_them_is_one_error(model, base):
     publish_at(model, base, 100)
     put(f"{base}/90/data.csv")
     assert manifest_facts(base, 100) == {"why": 1}

@@ -113,7 +113,7 @@ def test_candidates_of_another_training_do_not_pass(trained, tmp_path):
     }
 
 
-def test_model_without_candidates_that_are_tokens_has_no_candidate_vectors(trained):
+def test_model_without_token_candidates_has_no_candidate_vectors(trained):
     assert trained.candidate_feature == "item"
     ranking = dataclasses.replace(trained, model=build_model("pipelines.models.ranking", CONFIG, (), {}))
     assert ranking.candidate_feature is None

@@ -45,7 +45,7 @@ def _module(monkeypatch):
     monkeypatch.setitem(sys.modules, "my_gates", module)
 
 
-def test_gate_that_passes_leaves_the_blessing_and_is_in_the_figures(run, tmp_path):  # noqa: F811
+def test_passing_gate_leaves_the_blessing_and_is_in_the_figures(run, tmp_path):  # noqa: F811
     blessing, quality = judge(run(knows_users=True), tmp_path, gates=["my_gates.NoGiantRows"])
     assert blessing.get_int_custom_property("blessed") == 1
     figures = {check["name"]: check["met"] for check in quality["checks"]}

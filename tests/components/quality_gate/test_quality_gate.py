@@ -127,7 +127,7 @@ def judge(inputs, folder, gates=(), **rules):
         return blessing, json.load(file)
 
 
-def test_model_better_than_popularity_is_blessed_with_its_figures(run, tmp_path):
+def test_model_better_than_popularity_is_blessed_with_figures(run, tmp_path):
     blessing, quality = judge(run(knows_users=True), tmp_path, min_rows=100, min_rows_per_class=10)
     assert blessing.get_int_custom_property("blessed") == 1
     assert blessing.get_string_custom_property("reason") == ""

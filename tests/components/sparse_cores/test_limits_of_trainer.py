@@ -27,7 +27,7 @@ def test_limits_are_read_from_the_table_configs(tmp_path):
 
 
 @pytest.mark.parametrize("takes_limits", [True, False])
-def test_a_real_tpu_gets_limits_if_the_class_of_tensorflow_takes_them(tmp_path, monkeypatch, takes_limits):
+def test_real_tpu_gets_limits_if_tensorflows_class_takes_them(tmp_path, monkeypatch, takes_limits):
     monkeypatch.setattr(tf.tpu.experimental, "embedding", types.SimpleNamespace())
     if takes_limits:
         tf.tpu.experimental.embedding.SparseCoreEmbeddingConfig = None

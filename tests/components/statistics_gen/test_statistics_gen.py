@@ -115,7 +115,7 @@ def test_tfxs_schema_gen_and_example_validator_read_them(examples, tmp_path, sam
     assert not tfdv.validate_statistics(held_out, schema).anomaly_info
 
 
-def test_examples_of_another_example_gen_get_statistics_of_all_rows(examples, tmp_path):
+def test_all_rows_of_another_example_gen_are_in_the_statistics(examples, tmp_path):
     other = standard_artifacts.Examples()
     other.uri = examples.uri
     other.split_names = examples.split_names

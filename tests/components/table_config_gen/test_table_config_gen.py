@@ -77,7 +77,7 @@ def test_executor_writes_tables_plan_and_digests(vocabularies, tmp_path):
     assert read(output, "plan.json")["topology"]["tables"]["area"]["rows_per_host"] == [8]
 
 
-def test_tables_keep_the_dims_of_the_checkpoint_that_training_starts_from(vocabularies, tmp_path):
+def test_tables_keep_dims_of_the_checkpoint_training_starts_from(vocabularies, tmp_path):
     earlier = EmbeddingCheckpoint()
     earlier.uri = str(tmp_path / "checkpoint")
     tables = [TableConfig(name=name, vocabulary_size=9, dim=24) for name in ("company", "area", "gone")]

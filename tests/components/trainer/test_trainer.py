@@ -132,7 +132,7 @@ def test_outputs_say_what_they_are(trained):
     assert {"checkpoints", "history.json", "logs", "training.json"} <= set(os.listdir(trained["model_run"][0].uri))
 
 
-def test_resume_folder_is_used_and_removed_and_rows_are_kept_for_other_settings(inputs, tmp_path):
+def test_resume_folder_keeps_only_rows_for_other_settings(inputs, tmp_path):
     resume, keys = tmp_path / "resume", []
     others = {**SETTINGS, "training": {**SETTINGS["training"], "dense_optimizer": {"learning_rate": 0.02}}}
     for number, settings in enumerate([SETTINGS, others]):
@@ -149,7 +149,7 @@ def test_resume_folder_is_used_and_removed_and_rows_are_kept_for_other_settings(
     assert [split.stat().st_mtime for split in splits.values()] == [1, 1], "rows were encoded again"
 
 
-def test_checkpoints_of_inputs_that_had_the_same_paths_are_not_resumed(inputs, tmp_path, monkeypatch):
+def test_checkpoint_of_other_inputs_of_same_paths_is_not_resumed(inputs, tmp_path, monkeypatch):
     folders = []
 
     def stopped(*_, resume_folder, **__):

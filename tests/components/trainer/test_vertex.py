@@ -54,7 +54,7 @@ def test_job_runs_our_executor_and_its_facts_come_back(artifacts, monkeypatch):
 
 
 @pytest.mark.parametrize(("steps", "training"), [(0, {"epochs": 8}), (30.0, {"steps": 30, "epochs": None})])
-def test_trainer_is_not_told_of_the_job_and_takes_the_steps_that_were_given(artifacts, steps, training):
+def test_trainer_takes_given_steps_and_is_not_told_of_the_job(artifacts, steps, training):
     from components.trainer.executor import Executor
 
     properties = {

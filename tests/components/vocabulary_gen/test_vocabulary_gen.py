@@ -298,7 +298,7 @@ def test_a_column_that_transform_does_not_give_is_named(transformed):
         run(folder, [feature("upper", after_transform=True)], inputs={"transform_graph": [graph]})
 
 
-def test_rows_that_would_end_the_process_in_a_float_list_are_named(transformed, tmp_path):
+def test_row_whose_float_list_would_end_the_process_is_named(transformed, tmp_path):
     _, graph = transformed
     broken_floats = b"\x0a\x0d\x0a\x0b\x0a\x04late\x12\x03\x12\x01\x0a"
     good = example(name=b"A", score=0.0, raw=b"r")

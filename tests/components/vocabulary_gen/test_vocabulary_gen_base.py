@@ -168,7 +168,7 @@ def test_component_takes_the_base_as_an_optional_input():
 
 
 @pytest.mark.parametrize("tags", [[], [b""]])
-def test_a_feature_may_be_empty_only_where_asked_for_and_in_the_base(tmp_path, tags):
+def test_feature_may_be_empty_only_if_asked_for_and_in_the_base(tmp_path, tags):
     write(tmp_path / "monday", MONDAY)
     write(tmp_path / "tuesday", [{"user": [b"u1"], "seen": [b"u1"], "tags": tags}], shards=1)
     allowed = [{**feature, "may_be_empty": True} for feature in FEATURES]

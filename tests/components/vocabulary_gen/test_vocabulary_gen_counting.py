@@ -74,7 +74,7 @@ def count_with_base(tmp_path_factory):
 
 @settings(deadline=None, max_examples=40)
 @given(rows=st.lists(ROW, min_size=1, max_size=12))
-def test_new_rows_and_tokens_are_those_that_the_base_does_not_have(count_with_base, rows):
+def test_new_rows_and_tokens_are_those_that_the_base_lacks(count_with_base, rows):
     values = values_of(rows)
     for feature, found in batch_counts(FEATURES, count_with_base(values)):
         tokens = tokens_of(feature.column, values[FEATURES.index(feature)]).to_list()

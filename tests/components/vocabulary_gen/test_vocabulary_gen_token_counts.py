@@ -54,7 +54,7 @@ def test_messages_hold_what_was_written(monkeypatch):
     assert sum(map(len, messages)) < 50 * 500
 
 
-def test_pending_parts_are_merged_before_they_outgrow_the_distinct_tokens(monkeypatch):
+def test_pending_parts_merge_before_outgrowing_distinct_tokens(monkeypatch):
     monkeypatch.setattr(source_counts, "_PENDING_LIMIT", 100)
     counts = TokenCounts()
     for _ in range(1000):
