@@ -87,7 +87,7 @@ def test_hyperparameters_reach_the_update_rule(name):
 
 
 @pytest.mark.parametrize("cls", list(keras_optimizers._KINDS))
-def test_every_argument_of_a_keras_optimizer_is_passed_on_or_refused(cls):
+def test_keras_optimizer_arguments_are_passed_on_or_refused(cls):
     """Change each argument that is not passed on, except those that do not affect results or are handled elsewhere."""
     values = {"amsgrad": True, "adaptive_epsilon": True, "nesterov": True, "use_ema": True}
     passed, free = (

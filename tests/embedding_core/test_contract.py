@@ -516,7 +516,7 @@ def test_paths_of_one_id_per_row_are_the_definition():
 @pytest.mark.parametrize("bad", [np.nan, -np.inf])
 @pytest.mark.parametrize("kind", ["weighted_sparse", "weighted_ragged"])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_weight_that_is_not_finite_is_an_error_and_changes_nothing(engine, kind, bad):
+def test_non_finite_weight_is_an_error_and_changes_nothing(engine, kind, bad):
     optimizer = {"v0": "sgd"}.get(engine, "adam" if engine in SPARSE_CORES else "adam_not_lazy")
     case = Case(kind, "mean", optimizer, engine, tables=("t", "u"))
     driver = engine_of(case)

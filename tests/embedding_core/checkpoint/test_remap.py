@@ -140,7 +140,7 @@ def test_remap_to_the_same_vocabulary_changes_nothing(tmp_path):
     assert report["tables"]["t"]["kept_traffic"] == 1.0
 
 
-def test_tables_of_one_vocabulary_and_features_of_one_table_move_alike(tmp_path):
+def test_tables_of_one_vocabulary_and_shared_tables_move_alike(tmp_path):
     old, new = vocabulary(b"a", b"b"), vocabulary(b"b", b"c", b"a")
     made = [
         EmbeddingConfig(
@@ -158,7 +158,7 @@ def test_tables_of_one_vocabulary_and_features_of_one_table_move_alike(tmp_path)
             np.testing.assert_array_equal(found[key][kept], tables[key][[sources[row] for row in kept]])
 
 
-def test_report_tells_traffic_and_largest_changes_and_is_in_the_checkpoint(tmp_path):
+def test_report_in_checkpoint_tells_traffic_and_largest_changes(tmp_path):
     old, new = vocabulary(b"a", b"b", b"\xff"), vocabulary(b"x", b"a", b"y")  # counts 3, 2, 1
     source, _ = write(tmp_path / "old", config(old), old)
     _, report = remap(source, config(new), {"v": new}, tmp_path / "new")
@@ -195,7 +195,7 @@ def test_remap_refuses_what_it_cannot_continue(tmp_path, change, message):
     assert not (tmp_path / "new").exists()
 
 
-def test_remap_to_vocabularies_that_are_not_those_of_the_tables_is_refused(tmp_path):
+def test_remap_to_vocabularies_not_of_the_tables_is_refused(tmp_path):
     words = vocabulary(b"a")
     source, _ = write(tmp_path / "old", config(words), words)
     for wrong, message in (({}, "'v' of table 't' is not given"), ({"v": vocabulary(b"a", b"b")}, "has 2 tokens")):

@@ -45,7 +45,7 @@ ITEM = [[3, 4], [0, 0], [0, np.nan], [1, 0]]
 
 
 @pytest.mark.parametrize("slice_bytes", [1, 10**6])
-def test_summary_counts_norms_dead_rows_and_rows_that_are_not_finite(tmp_path, slice_bytes):
+def test_summary_counts_norms_dead_rows_and_non_finite_rows(tmp_path, slice_bytes):
     slots = [[0.1, 0.1], [0.1, 0.2], [0.3, 0.1], [0.1, 0.1]]
     rows = [[3, 4], [0, 0], [0, 1], [np.inf, 0]]
     folder = write(tmp_path / "c", words(b"a", b"b", b"c"), item=rows, item__accumulators=slots)
@@ -80,7 +80,7 @@ def test_difference_is_by_token(tmp_path, slice_bytes):
     assert (found["raw"]["changed_rows"], found["raw"]["same_vocabulary"]) == (0, True)
 
 
-def test_difference_of_rows_that_are_not_finite_is_counted_and_has_no_distance(tmp_path):
+def test_changed_non_finite_rows_are_counted_without_a_distance(tmp_path):
     old = write(tmp_path / "old", words(b"a", b"b"), item=[[np.nan, 0], [np.inf, 0], [1, 1]])
     new = write(tmp_path / "new", words(b"a", b"b"), item=[[np.nan, 0], [2, 0], [1, 4]])
     found = compare_checkpoints(old, new)
@@ -105,7 +105,7 @@ def test_parquet_holds_tokens_counts_and_vectors(tmp_path, slice_bytes):
     ]
 
 
-def test_parquet_of_tokens_that_are_no_text_of_private_ones_and_of_raw_ids(tmp_path):
+def test_parquet_of_non_text_tokens_private_tokens_and_raw_ids(tmp_path):
     write(tmp_path / "c", words(b"a", b"\xff"))
     write(tmp_path / "p", words(b"secret", private=True))
     for folder, table in (("c", "item"), ("p", "item"), ("c", "raw")):
@@ -138,7 +138,7 @@ def test_after_append_the_most_frequent_rows_are_not_the_first(tmp_path):
     assert report["tables"]["item"]["largest_dropped"] == [{"token": "d", "count": 5}]
 
 
-def test_extract_to_where_nothing_can_be_written_is_one_error_and_leaves_nothing(tmp_path):
+def test_extract_to_an_unwritable_path_fails_and_leaves_nothing(tmp_path):
     folder = write(tmp_path / "c", words(b"a"))
     (tmp_path / "taken").mkdir()
     for path in (tmp_path / "taken", tmp_path / "no" / "such.parquet"):

@@ -30,7 +30,7 @@ def parsed(column, *rows):
     return tokens_of(column, values["c"]).to_list()
 
 
-def test_missing_values_empty_lists_and_empty_strings_are_no_token():
+def test_missing_values_empty_lists_and_strings_are_no_token():
     assert parsed(TEXT, {}, {"c": None}, {"c": [b""]}, {"c": [b"a"]}) == [[], [], [], [b"a"]]
     assert parsed(INTEGER, {}, {"c": None}, {"c": [0]}) == [[], [], [b"0"]]
     assert parsed(FLOAT, {}, {"c": None}, {"c": [float("nan")]}, {"c": [0.1]}) == [[], [], [], [b"0.1"]]

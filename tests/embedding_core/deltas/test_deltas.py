@@ -225,7 +225,7 @@ def test_delta_of_another_export_of_the_same_model_is_refused(tmp_path, exports,
     assert served.call("apply_delta", **request)["reason"] == b"it is damaged, or for another export"
 
 
-def test_half_written_delta_fails_requests_until_it_is_applied_again(exports):
+def test_half_written_delta_fails_requests_until_applied_again(exports):
     folders, rows = exports
     loaded = tf.saved_model.load(str(folders[0]))
     loaded.deltas.sequence.assign(7)  # as if the server had ended the request in the middle
@@ -240,7 +240,7 @@ def test_half_written_delta_fails_requests_until_it_is_applied_again(exports):
         assert answer["logit"].numpy().tobytes() == whole.answer("serving_default", rows)["logit"].tobytes()
 
 
-def test_export_without_deltas_has_neither_signature_nor_variables(tmp_path, exports):
+def test_export_without_deltas_lacks_signature_and_variables(tmp_path, exports):
     folder = World.of(7).export(tmp_path / "plain", deltas=False)
     names = [name for name, _ in tf.train.list_variables(f"{folder}/variables/variables")]
     assert not [name for name in names if "deltas" in name or "changed" in name or "hashes" in name]

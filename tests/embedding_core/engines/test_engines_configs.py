@@ -103,7 +103,7 @@ def test_packing_that_sparse_cores_ignore_is_refused():
         refuse_ignored(model, "V2")
 
 
-def test_hyperparameter_that_cores_without_an_engine_ignore_is_refused():
+def test_hyperparameter_that_v0_cores_ignore_is_refused():
     feature = tpu.FeatureConfig(tpu.TableConfig(7, 2))
     with (
         simulated_tpu(embedding_feature="V0").scope(),

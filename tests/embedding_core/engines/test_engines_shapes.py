@@ -42,7 +42,7 @@ def feature_of(**arguments):
         ({"output_shape": [2, 2]}, tf.TensorShape([2, 2, None]), [2, 2, 2]),
     ],
 )
-def test_configured_shape_comes_before_the_built_one_and_that_before_the_input(arguments, built, expected):
+def test_configured_shape_precedes_the_built_and_the_input_one(arguments, built, expected):
     assert activations_shape(feature_of(**arguments), RAGGED, built) == expected
 
 

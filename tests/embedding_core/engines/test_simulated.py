@@ -183,7 +183,7 @@ def tables_only(seed):
     return next(iter(TPUEmbedding(config_of(), None, seed=seed).embedding_tables.values()))
 
 
-def test_checkpoint_moves_between_topologies_and_tensorflows_class(tmp_path):
+def test_checkpoint_fits_another_topology_and_tensorflows_class(tmp_path):
     strategy, embedding = embedding_on(1, 2, Adagrad())
     train_on(strategy, embedding)(IDS)
     path = tf.train.Checkpoint(embedding=embedding).write(str(tmp_path / "x"))

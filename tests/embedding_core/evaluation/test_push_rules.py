@@ -46,7 +46,7 @@ def test_six_rows_are_too_few_to_judge_by():
     assert not missed(counts(6, 3), NONE, min_rows=6, min_rows_per_class=3)
 
 
-def test_class_without_rows_is_refused_unless_negatives_are_drawn():
+def test_class_without_rows_fails_unless_negatives_are_drawn():
     (reason,) = missed(counts(1000, 1000), NONE, min_rows_per_class=1)
     assert "label 0: 0" in reason
     assert not missed(counts(1000, 1000), NONE, min_rows_per_class=1, draws_negatives=True)

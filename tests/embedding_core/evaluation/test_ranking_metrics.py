@@ -49,7 +49,7 @@ def expected(metric, scores, truths, excluded, relevant):
 
 
 @pytest.mark.parametrize("measure", ["Recall", "NDCG", "MRR", "HitRate"])
-def test_metrics_are_their_definitions_averaged_over_the_orders_of_equal_scores(measure):
+def test_metrics_are_averages_over_the_orders_of_equal_scores(measure):
     """Six candidates with scores 0, 1 and 2: up to three are true, and up to two excluded; up to two are unknown."""
     draw = np.random.default_rng(7)
     scores = draw.integers(3, size=(40, 6))
@@ -97,7 +97,7 @@ def test_ranks_by_counts_are_those_by_product():
         assert by_counts.tied.tolist() == by_product.tied.tolist()
 
 
-def test_equal_candidates_are_ties_wherever_they_stand_in_the_blocks(monkeypatch):
+def test_equal_candidates_are_ties_anywhere_in_the_blocks(monkeypatch):
     """A matrix product may round the same vector differently in another block."""
     monkeypatch.setattr(ranking_metrics, "_CANDIDATES", 7)
     vector = np.random.default_rng(2).normal(size=(1, 33)).astype(np.float32)
@@ -114,14 +114,14 @@ def test_constant_model_gains_nothing_by_its_ties(name, chance):
     assert mean_of(name, ranks, truth) == pytest.approx(chance)
 
 
-def test_scores_that_are_not_finite_are_misses_of_their_own_and_rivals_of_others():
+def test_non_finite_scores_are_own_misses_and_rivals_of_others():
     candidates = np.array([[1.0], [np.nan], [0.5]], np.float32)
     ranks = rank_by_product(np.ones((3, 1), np.float32), candidates, one_each(range(3)))
     assert ranks.above.tolist() == [1, 3, 2]
 
 
 @pytest.mark.parametrize("name", ["Recall@50", "NDCG@50", "MRR@50", "HitRate@50"])
-def test_query_without_a_known_candidate_is_a_miss_even_if_k_covers_all(name):
+def test_query_without_known_candidate_misses_if_k_covers_all(name):
     truth = one_each([-1, 0])
     for ranks in (
         rank_by_counts(np.array([3]), truth),

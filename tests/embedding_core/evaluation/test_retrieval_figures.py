@@ -147,7 +147,7 @@ def test_popularity_counts_positive_rows_of_the_candidate_alone(folder, inputs):
     assert found.popularity["Recall@10"] == 0.5
 
 
-def test_rows_of_label_0_are_no_queries_and_a_sample_is_the_same_each_time(folder, inputs):
+def test_rows_of_label_0_are_no_queries_and_samples_repeat(folder, inputs):
     held_out = list(rows(500, 5, positives=0.5))
     files = write(folder / "train3", rows(100, 1)), write(folder / "eval3", held_out)
 
@@ -289,7 +289,7 @@ def test_sample_of_users_has_all_rows_of_a_user(folder, inputs):
     assert (whole.queries, whole.is_sample) == (6, False)
 
 
-def test_split_is_counted_exactly_with_and_without_rows_for_unknown_tokens(folder, inputs):
+def test_split_is_counted_exactly_with_and_without_oov_rows(folder, inputs):
     held_out = [
         {"user": b"u1", "seen": [b"i1", b"new", b"newer"], "item": b"i3", "shop": b"s0", "label": 1.0},
         {"user": b"who", "item": b"new", "shop": b"", "label": 0.0},

@@ -65,7 +65,7 @@ def test_rows_that_are_zero_or_equal():
     assert set(figures.examples["duplicated"]) == {0, 7, 8, 9}
 
 
-def test_rows_of_a_constant_initializer_are_neither_zero_nor_duplicates():
+def test_rows_of_constant_initializer_are_not_zero_or_duplicated():
     values = measured(changed(ROWS, slice(0, 50), 0.0), constant=0.0).values
     assert values["zero"] == values["duplicated"] == 0.0
 
@@ -104,7 +104,7 @@ def test_without_slots_the_counts_say_which_rows_were_trained():
     assert "strayed" not in measured(rows, ROWS, counts=counts, drawn=True, **given).values
 
 
-def test_rows_of_tokens_that_the_data_lack_strayed_whatever_their_slots():
+def test_rows_of_absent_tokens_strayed_whatever_their_slots():
     """Rows and slots of another day look like training, but nothing trains the rows of absent tokens."""
     absent = np.flatnonzero(COUNTS == 0)
     rows, slots = changed(ROWS, absent[:5], 2 * ROWS[absent[:5]]), SLOTS + 1

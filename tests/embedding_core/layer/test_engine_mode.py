@@ -105,7 +105,7 @@ def test_learning_rate_follows_a_callable():
     assert rows(layer)[1] == -0.25
 
 
-def test_learning_rate_follows_assignments_to_the_keras_optimizer():
+def test_learning_rate_follows_assignment_to_a_keras_optimizer():
     optimizer = tf_keras.optimizers.legacy.SGD(1.0)
     _, layer = layer_of(optimizer)
     train = tf.function(lambda: step(layer, tf.constant([1])))

@@ -136,7 +136,7 @@ def test_serving_config_looks_up_part_of_the_features():
         layer({"x": tf.constant([2])}, serving_config={"x": tpu.FeatureConfig(one_table()[0])})
 
 
-def test_activations_have_the_compute_dtype_and_tables_stay_float32():
+def test_activations_have_compute_dtype_and_tables_stay_float32():
     _, features = one_table()
     layer = TPUEmbedding(features, "sgd", dtype="mixed_bfloat16")
     weights = {"f": tf.ragged.constant([[1.0, 0.1]])}

@@ -125,5 +125,5 @@ def test_every_strategy_trains_the_same_numbers():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("optimizer", "kind"), itertools.product(OPTIMIZERS, KINDS))
-def test_every_strategy_trains_the_same_numbers_for_every_optimizer_and_kind(optimizer, kind):
+def test_strategies_train_alike_for_every_optimizer_and_kind(optimizer, kind):
     compare(optimizer, kind, TOPOLOGIES)

@@ -21,7 +21,7 @@ def silent(found):
     return [one.kind for one in found.silent]
 
 
-def test_lookup_is_reported_on_the_device_of_its_table_not_on_the_requested_one(table):
+def test_lookup_is_reported_where_its_table_is_not_as_requested(table):
     @tf.function
     def look_up(ids):
         with tf.device("/CPU:2"):

@@ -56,7 +56,7 @@ def test_default_dim_is_a_multiple_of_8_at_most_64(rows):
 
 
 @given(st.integers(1, 10**9), st.floats(0, 10**6))
-def test_default_dim_is_at_most_the_columns_that_the_data_can_train(rows, columns):
+def test_default_dim_is_at_most_what_the_data_can_train(rows, columns):
     dim = default_dim(rows, columns)
     assert 8 <= dim <= default_dim(rows)
     assert dim < columns + 8 or dim == 8
@@ -121,7 +121,7 @@ def test_plan_from_vocabularies_takes_the_counts():
     assert plan_from_vocabularies([ITEM], {"item": vocabulary}).table("item").dim == default_dim(901)
 
 
-def test_plan_from_vocabularies_that_were_counted_otherwise_is_refused():
+def test_plan_from_vocabularies_counted_otherwise_is_refused():
     vocabularies = {"item": counted("item", 9, ColumnConfig(name="item", separator=","))}
     with pytest.raises(ConfigError, match="`separator` of feature 'item'"):
         plan_from_vocabularies([ITEM], vocabularies)
@@ -129,7 +129,7 @@ def test_plan_from_vocabularies_that_were_counted_otherwise_is_refused():
         plan_from_vocabularies([{**ITEM, "name": "itm"}], vocabularies)
 
 
-def test_feature_with_a_table_of_its_own_shares_only_the_vocabulary():
+def test_feature_with_its_own_table_shares_only_the_vocabulary():
     config = plan(BASKET, {**ITEM, "table": "item_own"})
     assert [(table.name, table.vocabulary) for table in config.tables] == [("item", "item"), ("item_own", "item")]
 

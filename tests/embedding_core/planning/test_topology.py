@@ -57,7 +57,7 @@ def test_memory_plan_pads_rows_and_counts_slots():
     assert plan["fits"]
 
 
-def test_memory_plan_without_embedding_hardware_keeps_whole_copies():
+def test_memory_plan_has_whole_copies_without_embedding_hardware():
     plan = memory_plan(tables(t=10), named_topology("v5e-4"))
     assert plan["fullest_core_bytes"] == 10 * 8 * 4 * 2
     assert plan["host_bytes"] == [4 * 640]
@@ -78,7 +78,7 @@ def whole(*given, optimizer=None):
 @pytest.mark.parametrize(
     ("dim", "columns"), [(1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (8, 8), (12, 16), (64, 64), (100, 104)]
 )
-def test_memory_plan_of_whole_copies_pads_columns_as_the_tpu_compiler(dim, columns):
+def test_memory_plan_pads_columns_of_copies_as_the_tpu_compiler(dim, columns):
     assert whole((1000, dim))["fullest_core_bytes"] == 1000 * columns * 4 * 2
 
 
@@ -99,7 +99,7 @@ def test_memory_plan_of_whole_copies_counts_the_slots_of_keras(optimizer, slots)
         ([(1000, 64), (1000, 64), (1000, 16)], Adagrad(), 64 + 4 * 128),
     ],
 )
-def test_memory_plan_of_whole_copies_bounds_gradients_and_padded_copies(given, optimizer, floats):
+def test_memory_plan_bounds_gradients_and_padded_copies(given, optimizer, floats):
     assert whole(*given, optimizer=optimizer)["copy_bytes"] == 1000 * floats * 4
 
 

@@ -129,7 +129,7 @@ def test_hyperparameters_that_an_engine_plays_are_not_found():
     assert report(with_optimizer(FTRL(clip_weight_max=1.0, clipvalue=2.0))).green
 
 
-def test_optimizer_without_a_keras_namesake_is_found_if_keras_trains():
+def test_optimizer_that_keras_lacks_is_found_if_keras_trains():
     config = with_optimizer(AdagradMomentum())
     step = PipelineStep(model="pipelines.models.ranking", dense=[], arguments={}, training=TRAINING)
     found = report(config, "v5e-8", make_step=step, own_tables=True)
@@ -176,7 +176,7 @@ def test_operation_inside_a_called_function_is_named(monkeypatch):
     assert "AsString, called by StatefulPartitionedCall" in found.findings[0].what
 
 
-def test_shapes_and_types_that_a_tpu_lacks_are_found_although_xla_compiles_them(monkeypatch):
+def test_shapes_and_types_that_a_tpu_lacks_but_xla_has_are_found(monkeypatch):
     found = with_model("shapes", monkeypatch)
     assert sorted(kinds(found)) == ["dtype", "shape", "shape"]
     assert {word for finding in found.findings for word in finding.what.split()} >= {"Unique", "Where", "complex128"}
@@ -209,7 +209,7 @@ def test_table_without_an_optimizer_is_refused():
         report(with_optimizer(None))
 
 
-def test_strategy_of_topology_is_refused_if_variables_would_be_made():
+def test_strategy_of_topology_is_refused_if_it_makes_variables():
     with pytest.raises(ConfigError, match="eagerly"):
         strategy_of_topology(named_topology("v2-8"), "V1")
 

@@ -34,7 +34,7 @@ def test_compare_passes_within_the_tolerance():
     assert found.rows == 2
 
 
-def test_difference_has_the_mean_of_all_entries_and_its_tolerance():
+def test_difference_has_mean_of_all_entries_and_tolerance():
     found = report([[1.0], [0.0], [0.0], [0.0]], [[1.5], [0.0], [0.0], [-0.5]], tolerance=0.6).to_dict()
     assert found["differences"]["s/logit"] == {
         "rows": 4,
@@ -180,7 +180,7 @@ PROVER = (
 )
 
 
-def test_scoring_process_ends_when_the_process_that_proves_is_killed(tmp_path):
+def test_scoring_process_ends_when_the_proving_one_is_killed(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     prover = subprocess.Popen([sys.executable, "-c", PROVER, SCORER, str(tmp_path / "pipe")])
     with open(tmp_path / "pipe") as pipe:

@@ -71,7 +71,7 @@ def test_search_among_rows_is_exact(search):
     assert np.isneginf(scores[0, 3:]).all()
 
 
-def test_equal_scores_of_an_exact_search_are_in_the_order_of_the_vocabulary():
+def test_equal_scores_of_exact_search_are_in_vocabulary_order():
     search = ExactSearch(np.ones((9, 2), np.float32))
     assert search.best(tf.ones([1, 2]), 4)[1].numpy().tolist() == [[0, 1, 2, 3]]
     assert search.best_among(tf.ones([1, 2]), tf.constant([[3, 5, 7]], tf.int64), 2)[1].numpy().tolist() == [[3, 5]]

@@ -377,7 +377,7 @@ def test_export_refuses_unknown_types_and_tables_of_rows(tmp_path):
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_int8_rows_are_looked_up_like_the_float32_rows_they_stand_for(tmp_path, monkeypatch, large):
+def test_int8_rows_are_looked_up_like_their_float32_rows(tmp_path, monkeypatch, large):
     rows = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
     examples = tf.constant([example(row) for row in BAD_IDS])
     if large:

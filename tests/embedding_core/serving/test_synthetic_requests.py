@@ -62,13 +62,13 @@ def test_rows_fill_every_column_with_values_of_its_type(files):
     assert set(named) == {"item", "seen", "year", "user", "friend", "raw", "price", "stock", "note"}
 
 
-def test_private_tokens_are_made_up_also_for_a_column_that_shares_the_vocabulary(files):
+def test_private_tokens_are_made_up_for_a_shared_vocabulary_too(files):
     rows = b"".join(synthetic_rows(CONFIG, DENSE, files, 2))
     assert b"secret" not in rows
     assert rows.count(b"synthetic-0") == 3  # the user, the friend, and the text that a dense input is computed from
 
 
-def test_column_read_by_a_private_feature_and_a_plain_one_is_private(files):
+def test_column_of_a_private_and_a_plain_feature_is_private(files):
     twin = FeatureConfig(name="twin", table="items", column=ColumnConfig(name="user"))
     both = CONFIG.replace(features=(*CONFIG.features, twin))
     rows = synthetic_rows(both, DENSE, files, 1)

@@ -20,7 +20,7 @@ def test_difference_of_a_row_is_its_largest():
     assert change.difference.tolist() == [0.5, 1.0]
 
 
-def test_new_nan_is_infinite_and_counted_and_old_nan_is_equal_to_nan():
+def test_new_nan_is_infinite_and_counted_and_old_nan_is_equal():
     old, new = np.array([[1.0], [np.nan]]), np.array([[np.nan], [np.nan]])
     change = compare_answers({"score": old}, {"score": new})["score"]
     assert change.difference.tolist() == [INF, 0.0]
@@ -49,7 +49,7 @@ def test_padding_is_not_a_token():
     assert change.overlap[3].tolist() == [0.5, 1.0]
 
 
-def test_shorter_ranking_is_compared_with_the_first_of_the_longer_one():
+def test_shorter_ranking_is_compared_with_start_of_longer_one():
     change = compare_answers({"tokens": texts("a,b,c")}, {"tokens": texts("a,b")}, other_k=True)["tokens"]
     assert change.overlap[2].tolist() == [1.0]
     assert change.difference.tolist() == [0.0]
@@ -115,7 +115,7 @@ CONFIG = EmbeddingConfig(
 )
 
 
-def test_columns_are_public_unless_they_or_their_vocabulary_are_private():
+def test_column_is_public_unless_it_or_its_vocabulary_is_private():
     public = Public.of(CONFIG)
     assert public == Public(frozenset({"the city"}), answers=False)
     assert Public.from_json(public.to_json()) == public

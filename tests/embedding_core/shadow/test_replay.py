@@ -84,7 +84,7 @@ def test_bound_of_an_output_that_no_request_has_is_missed(versions):
     assert "no replayed request has the output 'scores'" in report.reason
 
 
-def test_rows_that_the_new_version_alone_refuses_are_found_one_by_one(versions):
+def test_rows_only_the_new_version_refuses_are_found_one_by_one(versions):
     report = replay_on(versions, asked("strict"), rules(), Public(answers=True))
     assert report.refused == {"old": 0, "new": 1, "both": 0}
     assert report.requests["rows"] == 19
@@ -94,12 +94,12 @@ def test_rows_that_the_new_version_alone_refuses_are_found_one_by_one(versions):
     assert replay_on(versions, asked("strict"), rules(max_refused=0.05)).passed
 
 
-def test_message_of_the_graph_is_hidden_if_the_request_may_be_private(versions):
+def test_graph_message_is_hidden_if_the_request_may_be_private(versions):
     (refusal,) = replay_on(versions, asked("strict", 1), rules()).refusals
     assert refusal["error"] == "InvalidArgumentError (its message may quote the request, so it is not shown)"
 
 
-def test_rows_that_the_old_version_alone_refuses_are_no_fault_of_the_new_one(versions):
+def test_rows_only_the_old_version_refuses_do_not_fail_the_new(versions):
     report = replay_on(versions[::-1], asked("strict"), rules())
     assert report.passed
     assert report.refused == {"old": 1, "new": 0, "both": 0}
@@ -116,7 +116,7 @@ def test_rows_that_the_old_version_alone_refuses_are_no_fault_of_the_new_one(ver
     ],
     ids=["input", "type", "signature", "bytes", "output"],
 )
-def test_request_that_no_version_can_answer_is_counted_as_refused_by_both(versions, wrong, error):
+def test_request_no_version_can_answer_is_refused_by_both(versions, wrong, error):
     report = replay_on(versions, [wrong, *asked()], rules())
     assert report.refused["both"] >= 1
     assert report.refused["old"] == report.refused["new"] == 0
@@ -130,7 +130,7 @@ def test_lost_output_is_a_refusal(versions):
     assert "there is no output 'rating': the new version has stars" in report.reason
 
 
-def test_request_that_the_new_version_refuses_only_as_a_whole_is_refused(versions):
+def test_request_refused_only_as_a_whole_counts_as_refused(versions):
     report = replay_on(versions, asked("small", 2), rules(), Public(answers=True))
     assert report.refused == {"old": 0, "new": 4, "both": 0}
     assert report.requests["rows"] == 0
@@ -138,13 +138,13 @@ def test_request_that_the_new_version_refuses_only_as_a_whole_is_refused(version
     assert "too many rows" in report.refusals[0]["error"]
 
 
-def test_answer_that_no_longer_has_a_row_for_each_row_of_the_request_is_a_refusal(versions):
+def test_new_answer_without_a_row_for_each_row_is_a_refusal(versions):
     report = replay_on(versions, [*asked(count=2), *asked("summed", 1)], rules())
     assert report.refused == {"old": 0, "new": 2, "both": 0}
     assert "output 'score' has the shape []" in report.reason
 
 
-def test_answer_of_the_old_version_without_a_row_for_each_row_is_not_compared(versions):
+def test_old_answer_without_a_row_for_each_row_is_not_compared(versions):
     report = replay_on(versions[::-1], [*asked(count=2), *asked("summed", 1)], rules())
     assert report.passed
     assert report.requests["not_replayed"] == {"answers without a row for each row of the request": 1}

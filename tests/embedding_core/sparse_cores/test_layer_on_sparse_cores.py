@@ -64,7 +64,7 @@ def both(request):
     return trained(tf.distribute.get_strategy(), 1, request.param), trained(strategy, CHIPS, request.param)
 
 
-def test_activations_tables_and_slots_are_those_of_the_host_engine(both):
+def test_activations_tables_and_slots_equal_the_host_engines(both):
     (host, expected), (layer, found) = both
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-6, err_msg=name)

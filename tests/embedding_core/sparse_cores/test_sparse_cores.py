@@ -89,7 +89,7 @@ def loss_of(activations):
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda one: one.name)
-def test_tables_slots_and_losses_after_20_steps_are_those_of_the_host_engine(optimizer):
+def test_tables_slots_and_losses_of_20_steps_equal_host_engines(optimizer):
     strategy = simulated_tpu(cores_per_host=2, embedding_feature="V2", sparse_cores=2)
     config = model(optimizer)
     embedding, host = on(strategy, config, seed=3), HostEngine(config, seed=3)
@@ -285,7 +285,7 @@ def test_limits_of_other_stacks_are_refused(one_table):
         one_table(max_ids_per_table={"a_b": 3})
 
 
-def test_id_outside_the_table_is_an_error_although_the_stack_has_that_row(one_table):
+def test_id_outside_its_table_but_in_the_stack_is_an_error(one_table):
     _, step = one_table()
     with pytest.raises(tf.errors.InvalidArgumentError, match="is outside its table of 8 rows"):
         step(tf.ragged.constant([[8], [], [], []]))
@@ -311,7 +311,7 @@ def test_ids_that_any_chip_drops_are_counted():
     assert int(embedding.dropped_ids["t"]) == 4
 
 
-def test_row_outside_a_table_is_neither_read_nor_written_through_its_view():
+def test_view_neither_reads_nor_writes_a_row_outside_its_table():
     embedding = on(simulated_tpu(cores_per_host=1, embedding_feature="V2"), model(SGD()))
     embedding.build()
     view = embedding.table_views["b"]

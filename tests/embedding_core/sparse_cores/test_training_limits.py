@@ -86,7 +86,7 @@ def test_limits_are_those_of_the_replicas_batches(tmp_path, topology, settings):
     assert (made["method"], made["confidence"]) == ("exact", None)
 
 
-def test_rows_of_hosts_that_read_files_of_their_own_are_not_encoded(tmp_path):
+def test_rows_of_hosts_with_files_of_their_own_are_not_encoded(tmp_path):
     job = dataclasses.replace(_job(tmp_path), shard_files=True)
     placement = choose_placement(job.training.replace(strategy="simulated_tpu", topology="2x2"))
     folder = tmp_path / "rows"

@@ -22,7 +22,7 @@ LIMITS = "sparse_core_embedding_config"
 
 
 @pytest.mark.parametrize("topology", [pytest.param("v5p-8", marks=pytest.mark.slow), "v6e-4"])
-def test_simulated_sparse_cores_train_what_a_cpu_trains_under_the_limits_of_the_data(make_job, tmp_path, topology):
+def test_simulated_sparse_cores_train_as_a_cpu_under_data_limits(make_job, tmp_path, topology):
     """The limits are those that TableConfigGen computes: with one id less, the same training fails."""
     settings = {"batch_size": 32, "epochs": 1, "decay": "linear"}  # the rate, a function, must not divide stacks
     job = make_job(strategy="simulated_tpu", topology=topology, **settings)

@@ -41,7 +41,7 @@ def test_scratch_folder_is_private_and_gone_after_the_block(place):
     assert list(place.iterdir()) == []
 
 
-def test_scratch_folder_of_a_killed_process_is_removed_by_the_next(place):
+def test_next_process_removes_scratch_folder_of_a_killed_one(place):
     process, folder = holder()
     with scratch_folder("other"):
         assert os.path.exists(folder)  # its process lives

@@ -30,7 +30,7 @@ def test_changed_file_is_named(folder, text):
         KIND.verify(folder)
 
 
-def test_missing_file_is_named_and_a_further_one_is_only_refused_on_request(folder):
+def test_missing_file_is_named_and_extra_one_refused_on_request(folder):
     (folder / "other").touch()
     assert KIND.verify(folder)["step"] == 7
     with pytest.raises(CheckpointError, match="'other' is not what its manifest says"):

@@ -27,7 +27,7 @@ def test_tables_are_read_as_they_were_sealed():
     assert EmbeddingConfig.from_json(CONFIG.to_json()) == CONFIG  # as earlier releases wrote it
 
 
-def test_every_flipped_bit_of_sealed_tables_is_found_or_changes_nothing():
+def test_flipped_bit_of_sealed_tables_is_found_or_harmless():
     refused = 0
     for data in flipped(CONFIG.to_sealed_json()):
         try:

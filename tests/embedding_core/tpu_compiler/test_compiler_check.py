@@ -108,7 +108,7 @@ def test_program_that_tensorflow_cannot_lower_is_not_compiled(monkeypatch, reply
 
 @NEEDS_COMPILER
 @pytest.mark.parametrize(("topology", "inside"), [("v3-8", False), ("v5e-4", True), ("v6e-8", False)])
-def test_pipelines_step_compiles_and_its_tables_are_as_large_as_planned(topology, inside):
+def test_pipelines_step_compiles_with_tables_of_the_planned_size(topology, inside):
     made = report(config(rows=200_003, dim=20), topology)
     assert made.green, made.findings
     assert made.further["compiler"]["tables_inside"] is inside
@@ -186,7 +186,7 @@ def test_activations_and_constants_that_do_not_fit_are_refused(kind, rows, green
 @pytest.mark.slow
 @NEEDS_COMPILER
 @pytest.mark.parametrize("rows", [80_000_000, 400_000_000])
-def test_tables_that_do_not_fit_are_refused_and_take_no_memory_here(rows):
+def test_too_large_tables_are_refused_and_take_no_memory_here(rows):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     made = report(config(rows=rows, dim=32), "v5e-4")
     assert [finding.kind for finding in made.findings] == ["memory", "tpu"]

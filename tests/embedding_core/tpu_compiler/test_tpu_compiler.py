@@ -64,13 +64,13 @@ def test_without_a_variable_it_is_where_make_puts_it(monkeypatch, tmp_path):
     assert TpuCompiler.installed().python == tmp_path / ".tpu-compiler" / "bin" / "python"
 
 
-def test_variable_that_names_nothing_is_refused_and_not_passed_over(monkeypatch, tmp_path):
+def test_environment_variable_that_names_nothing_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv(TpuCompiler.VARIABLE, str(tmp_path))
     with pytest.raises(ConfigError, match="is not a program"):
         TpuCompiler.installed()
 
 
-def test_process_gets_the_program_and_none_of_the_callers_settings(program, monkeypatch, tmp_path):
+def test_process_gets_the_program_and_no_settings_of_the_caller(program, monkeypatch, tmp_path):
     for name in ("PYTHONPATH", "TPU_NAME", "XLA_FLAGS", "JAX_PLATFORMS", "LIBTPU_INIT_ARGS"):
         monkeypatch.setenv(name, "given")
     reply = '{"stage": "compiled", "versions": {}}'
@@ -114,7 +114,7 @@ def test_program_of_another_kind_is_refused(tmp_path):
         ("true", "it wrote nothing"),
     ],
 )
-def test_process_that_fails_before_the_compiler_is_ready_is_refused(program, text, found):
+def test_process_that_fails_before_compiler_is_ready_is_refused(program, text, found):
     with pytest.raises(ConfigError, match=found):
         program(text, seconds=0.5).compile(b"", "v3")
 

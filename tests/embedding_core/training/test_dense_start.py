@@ -64,7 +64,7 @@ def second(days, destination, *, changes=None, **choices):
     return result, result.history.facts["warm_start"]
 
 
-def test_first_evaluation_of_the_second_day_is_the_last_of_the_first(days, tmp_path):
+def test_second_day_starts_at_the_last_evaluation_of_the_first(days, tmp_path):
     result, said = second(days, tmp_path / "second")
     begun, ended = result.history.evals[0], days[1].history.evals[-1]
     assert (begun["step"], begun["loss"], begun["auc"]) == (0, ended["loss"], ended["auc"])
@@ -94,7 +94,7 @@ def test_dense_optimizer_alone_can_be_reset(days, tmp_path):
         ({"ranges": {"number": {**RANGES["number"], "mean": 0.5}}}, "scaled by other ranges: number"),
     ],
 )
-def test_what_differs_is_named_and_nothing_is_restored_or_all_is_refused(days, tmp_path, changes, reason):
+def test_difference_is_named_and_nothing_restored_or_all_refused(days, tmp_path, changes, reason):
     _, said = second(days, tmp_path / "second", changes=changes)
     assert (said["dense"], said["optimizer"], said["variables"]) == ("new", "new", [])
     assert re.search(reason, said["dense_reason"])

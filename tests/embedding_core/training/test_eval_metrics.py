@@ -72,7 +72,7 @@ def test_huge_logits_do_not_overflow():
     assert task_figures(Task(), np.array([1.0]), np.array([-1e4]), np.ones(1)).loss == 1e4
 
 
-def test_loss_of_classes_equals_that_of_sklearn_and_leaves_out_unknown_ones():
+def test_loss_of_classes_is_that_of_sklearn_without_unknown_ones():
     task = Task(kind="multiclass", classes=("a", "b", "c"))
     draw = np.random.default_rng(1)
     label, output, weight = draw.integers(3, size=20), draw.normal(size=(20, 3)), draw.uniform(0.1, 5, 20)

@@ -48,7 +48,7 @@ def seen(batches, strategy, steps):
 
 
 @pytest.mark.parametrize("sizes", [(9, 3, 2), (1, 17), (5, 0, 4, 4)])
-def test_every_host_reads_its_own_files_and_every_row_is_seen_once_in_an_epoch(tmp_path, sizes):
+def test_hosts_read_own_files_and_each_row_once_in_an_epoch(tmp_path, sizes):
     strategy = simulated_tpu(hosts=2, cores_per_host=2)
     data = JobData(job_of(tmp_path, sizes, batch_size=8), Placement("simulated_tpu", strategy))
     firsts = np.cumsum([0, *sizes])
@@ -79,7 +79,7 @@ def test_hosts_draw_negatives_of_their_own(tmp_path):
 @pytest.mark.parametrize(
     "stopping", [None, pytest.param(EarlyStopping(metric="loss", validation_fraction=0.3), marks=pytest.mark.slow)]
 )
-def test_uneven_hosts_train_what_one_machine_trains_on_the_same_batches(tmp_path, stopping):
+def test_uneven_hosts_train_as_one_machine_on_the_same_batches(tmp_path, stopping):
     """The hosts have 100 and 50 rows, and each step's batch has all 150, or all but those of the validation part."""
     settings = {"epochs": 3, "dense_optimizer": {"learning_rate": 0.01}, "early_stopping": stopping}
     job = dataclasses.replace(job_of(tmp_path, (100, 50), **settings, batch_size=150), shard_files=None)
@@ -94,7 +94,7 @@ def test_uneven_hosts_train_what_one_machine_trains_on_the_same_batches(tmp_path
         np.testing.assert_allclose(value, cases.state_of(apart)[key], rtol=2e-4, atol=2e-5, err_msg=key)
 
 
-def test_fewer_files_than_hosts_are_refused_if_asked_for_and_else_read_by_all():
+def test_fewer_files_than_hosts_are_refused_or_read_by_all():
     with pytest.raises(DataError, match="the train split has 1 files for 2 hosts"):
         files_by_host(["a"], [3], 2, "train", must=True)
     assert files_by_host(["a"], [3], 2, "train", must=False) == []

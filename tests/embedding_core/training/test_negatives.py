@@ -54,7 +54,7 @@ def test_drawn_rows_keep_all_but_the_item_and_have_label_zero():
     assert not drawn["label"].numpy().any()
 
 
-def test_uniform_draws_cover_the_vocabulary_and_never_its_oov_row():
+def test_uniform_draws_cover_the_vocabulary_without_its_oov_row():
     items = column(made(Negatives(feature="item", per_positive=500)), "item")
     assert set(items) == set(range(10))
     assert np.bincount(items).std() < 30
@@ -74,7 +74,7 @@ def test_draws_are_a_function_of_seed_and_step():
     assert drawn[0] != drawn[3]
 
 
-def test_candidate_with_further_features_is_taken_whole_from_another_row():
+def test_candidate_with_features_is_taken_whole_from_another_row():
     drawn = made(Negatives(feature="item", per_positive=4, candidate_features=("item", "words", "price")))
     items = column(drawn, "item")
     assert all(item != user for item, user in zip(items, column(drawn, "user"), strict=True))

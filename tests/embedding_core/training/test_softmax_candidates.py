@@ -48,7 +48,7 @@ def test_rows_get_their_candidate_and_how_often_it_is_expected():
     assert sampled(correction=False)["softmax"]["log_q"].numpy().tolist() == [[0.0]] * 3
 
 
-def test_drawn_candidates_are_rows_of_label_0_without_other_features():
+def test_drawn_candidates_have_label_0_and_no_other_features():
     found = sampled(sampled=4)
     assert found["label"].numpy()[:, 0].tolist() == [1, 1, 1, 0, 0, 0, 0]
     assert found["weight"].numpy()[:, 0].tolist() == [2, 2, 2, 1, 1, 1, 1]
@@ -66,7 +66,7 @@ def test_drawn_candidates_have_none_of_several_labels():
     np.testing.assert_array_equal(sampled(sampled=2, labels=2)["label"], [[1, 1]] * 3 + [[np.nan, np.nan]] * 2)
 
 
-def test_draws_depend_on_seed_and_step_and_follow_the_distribution():
+def test_draws_follow_seed_step_and_distribution():
     items = lambda **given: sampled(sampled=2000, **given)["softmax"]["candidate"].numpy()[3:, 0]  # noqa: E731
     np.testing.assert_array_equal(items(), items())
     assert (items() != items(step=1)).any()

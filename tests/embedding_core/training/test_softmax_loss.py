@@ -38,7 +38,7 @@ def test_losses_are_those_of_the_definition(settings):
     np.testing.assert_allclose(found, expected(**settings), rtol=1e-5)
 
 
-def test_query_without_negatives_has_no_loss_and_finite_gradients():
+def test_query_without_negatives_has_no_loss_and_finite_gradient():
     candidates = Candidates(tf.constant(VECTORS[:2]), tf.constant([4, 4]), tf.zeros(2), tf.constant([True, True]))
     queries = tf.Variable(QUERIES[:2])
     with tf.GradientTape() as tape:

@@ -88,7 +88,7 @@ def test_result_of_a_simulated_tpu_is_on_this_process(trained):
     assert not tf.distribute.has_strategy()
 
 
-def test_cores_without_an_engine_train_by_keras_and_begin_with_given_rows(make_job, tmp_path):
+def test_cores_without_an_engine_train_by_keras_from_given_rows(make_job, tmp_path):
     """Keras' Adagrad differs from the TPU's only by its epsilon."""
     begun = {}
 

@@ -212,7 +212,7 @@ def test_run_killed_at_random_moments_ends_in_the_same_tables(make_job, tmp_path
 
 
 @pytest.mark.parametrize("where", ["after step 9", "in the evaluation of step 10"])
-def test_sigterm_saves_at_the_step_and_a_restart_ends_in_the_same_tables(uninterrupted, tmp_path, monkeypatch, where):
+def test_sigterm_saves_the_step_and_a_restart_ends_the_same(uninterrupted, tmp_path, monkeypatch, where):
     """SIGTERM comes after the evaluation of step 5, which saves no checkpoint, or within the evaluation of step 10."""
     job, whole = uninterrupted(checkpoint_every=100)
     evaluations = []
@@ -239,7 +239,7 @@ def test_sigterm_saves_at_the_step_and_a_restart_ends_in_the_same_tables(uninter
     assert [entry["auc"] for entry in whole.history.evals] == [entry["auc"] for entry in resumed.history.evals]
 
 
-def test_damaged_checkpoint_is_passed_over_and_without_any_good_one_training_stops(make_job, tmp_path, caplog):
+def test_damaged_checkpoint_is_passed_over_if_a_good_one_exists(make_job, tmp_path, caplog):
     job = make_job(checkpoint_every=7)
     whole = train(job, str(tmp_path / "whole"), resume_folder=str(tmp_path / "kept"))
     os.remove(tmp_path / "kept/step-40/manifest.json")

@@ -37,7 +37,7 @@ def _rows(columns, count, seed):
 
 @pytest.mark.parametrize("oov_rows", [[1, 1, 1], [0, 2, 1], [0, 0, 0], [3, 0, 5]])
 @pytest.mark.parametrize("rows", [0, 1, 64])
-def test_ids_of_features_of_one_token_are_those_of_each_by_itself(tmp_path, oov_rows, rows):
+def test_ids_of_single_token_features_are_those_of_each_alone(tmp_path, oov_rows, rows):
     kinds = dict(zip(("text", "whole", "number"), VALUES, strict=True))
     tables, features, files = [], [], {}
     for (name, kind), oov in zip(kinds.items(), oov_rows, strict=True):

@@ -42,7 +42,7 @@ def _of_all_replicas(batches, steps, strategy):
     return sorted(found)
 
 
-def test_rows_of_the_validation_part_are_held_back_while_training(tmp_path):
+def test_rows_of_the_validation_part_are_held_back_in_training(tmp_path):
     job = job_of(tmp_path)
     data = JobData(job, choose_placement(job.training))
     assert data.steps_per_epoch == -(-data.rows // 32)
@@ -79,14 +79,14 @@ def test_chosen_state_is_trained_once_on_the_validation_part(tmp_path):
     assert "validation_steps" not in without.history.facts
 
 
-def test_training_that_ends_within_an_epoch_is_followed_by_as_large_a_part_of_the_validation_rows(tmp_path):
+def test_part_of_an_epoch_is_followed_by_that_part_of_validation(tmp_path):
     job = job_of(tmp_path, steps=3, epochs=None, batch_size=8)
     data = JobData(job, choose_placement(job.training))
     assert data.steps_per_epoch > 25
     assert [data.validation_steps(step) for step in (1, 3, 10**6)] == [1, 1, -(-data.validation_rows // 8)]
 
 
-def test_sigterm_in_the_steps_on_the_validation_part_changes_nothing(tmp_path, monkeypatch):
+def test_sigterm_in_the_validation_steps_changes_nothing(tmp_path, monkeypatch):
     """Not even if no checkpoint was due before it."""
     job, kept = job_of(tmp_path, checkpoint_every=1000, epochs=2), str(tmp_path / "kept")
     whole = train(job, str(tmp_path / "whole"))

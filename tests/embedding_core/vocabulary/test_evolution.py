@@ -42,7 +42,7 @@ def test_append_leaves_rows_in_place_and_adds_the_new_in_order():
     assert facts["base"] == counted(FIRST).digest
 
 
-def test_append_reserves_the_row_of_an_expired_token_which_finds_it_again():
+def test_append_reserves_the_row_of_an_expired_token_for_it():
     away = evolved(counted(FIRST), {b"a": 1, b"n": 1}, "append", expire_after=1)
     assert (tokens(away), away.evolution.expired) == ([b"a", b"b", b"c", b"d", b"n"], 3)
     back = evolved(away, {b"c": 1}, "append", expire_after=1)
@@ -58,7 +58,7 @@ def test_append_gives_no_row_beyond_max_size_and_takes_none_away():
     assert len(evolved(found, {b"q": 9}, "append", max_size=2)) == 5
 
 
-def test_rerank_keeps_idle_tokens_at_the_place_of_their_last_count():
+def test_rerank_places_idle_tokens_by_their_last_count():
     found = evolved(counted(FIRST), {b"z": 6, b"d": 1}, "rerank", max_size=4)
     assert tokens(found) == [b"a", b"z", b"b", b"c"]
     assert found.evolution.last_counts.tolist() == [9, 6, 5, 5]
@@ -78,7 +78,7 @@ def test_data_that_lets_everything_expire_is_an_error():
 
 @settings(deadline=None)
 @given(runs=RUNS, expire_after=st.integers(1, 4), min_count=st.integers(1, 3))
-def test_rerank_has_the_tokens_that_plain_counting_gives_a_row_in_any_of_the_last_runs(runs, expire_after, min_count):
+def test_rerank_has_the_tokens_counted_in_any_of_the_last_runs(runs, expire_after, min_count):
     found = counted(FIRST)
     for run in runs:
         found = evolved(found, {**run, b"a": 5}, "rerank", expire_after=expire_after, min_count=min_count)

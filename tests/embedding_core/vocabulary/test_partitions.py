@@ -52,7 +52,7 @@ def test_merge_is_the_total_order(counted, parts, rows):
 
 
 @pytest.mark.parametrize("max_size", [None, 1, 1234])
-def test_files_are_those_of_a_vocabulary_that_was_held_as_a_whole(counted, tmp_path, max_size):
+def test_merged_files_are_those_of_a_vocabulary_held_whole(counted, tmp_path, max_size):
     whole = vocabulary_from_counts("v", *counted, max_size=max_size)
     for name in ("whole", "merged"):
         (tmp_path / name).mkdir()

@@ -74,7 +74,7 @@ def test_saving_twice_gives_equal_bytes(tmp_path):
         assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
 
 
-def test_files_are_those_of_numpy_and_of_lines_whatever_their_size(tmp_path):
+def test_files_of_many_chunks_are_those_of_numpy_and_of_lines(tmp_path):
     words = [b"%x" % number for number in range(600_000)]  # several chunks of each file
     saved = vocabulary(dict.fromkeys(words, 3))
     save_vocabulary(saved, tmp_path)

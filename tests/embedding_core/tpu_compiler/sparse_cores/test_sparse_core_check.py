@@ -116,7 +116,7 @@ def test_stacks_are_beside_the_plan(replying):
     assert compiler.asked[0][0]["tables"]["word"]["optimizer"]["changed"] == ["learning_rate"]
 
 
-def test_learning_rate_that_is_a_function_is_a_number_in_the_program():
+def test_learning_rate_function_is_a_number_in_the_program():
     made = program_of(config(rate=lambda: 0.5), limits(config()))
     assert made["tables"]["user"]["optimizer"]["hyperparameters"]["learning_rate"] == 0.01
 
