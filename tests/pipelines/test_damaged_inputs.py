@@ -74,7 +74,7 @@ def flip(path):
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def test_damaged_input_is_set_aside_and_made_again_before_a_node_reads_it(pipeline):
+def test_damaged_input_is_set_aside_and_made_again_before_use(pipeline):
     assert set(pipeline.run().values()) == {"executed"}
     good = (pipeline.newest("Third") / "text").read_text()
     damaged = pipeline.newest("Second")
@@ -99,7 +99,7 @@ def test_every_input_is_read_once_in_a_run(pipeline, monkeypatch):
     assert read == [str(pipeline.newest("First")), str(pipeline.newest("Second"))]
 
 
-def test_input_that_is_damaged_whenever_it_is_made_ends_in_one_error(pipeline, monkeypatch):
+def test_input_damaged_whenever_it_is_made_ends_in_one_error(pipeline, monkeypatch):
     from pipelines.local import runner
 
     pipeline.run()
@@ -109,7 +109,7 @@ def test_input_that_is_damaged_whenever_it_is_made_ends_in_one_error(pipeline, m
     assert len(pipeline.said) == 2
 
 
-def test_folder_of_the_user_that_is_damaged_is_an_error_and_stays(tmp_path):
+def test_damaged_folder_of_the_user_is_an_error_and_stays(tmp_path):
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "text").write_text("mine")
@@ -125,7 +125,7 @@ def test_folder_of_the_user_that_is_damaged_is_an_error_and_stays(tmp_path):
     assert pipeline.run() == {"First": "cached", "Second": "executed", "Third": "executed"}
 
 
-def test_output_of_an_earlier_run_that_is_damaged_is_set_aside_and_one_error(tmp_path):
+def test_damaged_earlier_output_is_set_aside_and_is_one_error(tmp_path):
     earlier = Pipeline(tmp_path)
     earlier.run()
     base = earlier.newest("Third")
@@ -149,7 +149,7 @@ def test_output_of_an_earlier_run_that_is_damaged_is_set_aside_and_one_error(tmp
     assert earlier.run()["Third"] == "executed"
 
 
-def test_run_killed_right_after_a_publication_leaves_no_output_unrecorded(pipeline, monkeypatch):
+def test_run_killed_after_a_publication_leaves_output_recorded(pipeline, monkeypatch):
     from pipelines.local import runner
     from pipelines.local.content import CONTENT
 
@@ -165,7 +165,7 @@ def test_run_killed_right_after_a_publication_leaves_no_output_unrecorded(pipeli
     assert CONTENT in artifact.custom_properties
 
 
-def test_lost_or_restored_store_does_not_mix_old_outputs_with_new_ones(pipeline):
+def test_lost_or_restored_store_mixes_no_old_outputs_with_new(pipeline):
     store = f"{pipeline.folder}/metadata.sqlite"
     pipeline.run()
     (pipeline.newest("Second") / "token").write_text("of a feature that is removed")

@@ -87,7 +87,7 @@ def test_pushed_version_equals_training(runs):
     assert all(row["difference"] <= row["tolerance"] for row in runs[0].parity)
 
 
-def test_unchanged_run_comes_from_the_cache_and_pushes_nothing_new(runs):
+def test_unchanged_run_comes_from_the_cache_and_pushes_nothing(runs):
     assert set(states(runs[1]).values()) == {"cached"}
     assert runs[1].push == dataclasses.replace(runs[0].push, from_cache=True)
 
@@ -243,7 +243,7 @@ def test_every_version_keeps_its_report_and_two_are_compared(runs, capsys):
     ]
 
 
-def test_too_few_rows_are_refused_and_the_refused_run_keeps_its_report(runs):
+def test_too_few_rows_are_refused_and_the_run_keeps_its_report(runs):
     from pipelines.local.run_local import run
 
     work_dir = Path(runs[0].push.destination).parents[1]
@@ -264,7 +264,7 @@ def files_with(folder, tokens):
             yield path
 
 
-def test_private_tokens_are_in_the_artifacts_that_the_docs_list_and_in_no_other_file(runs, store):
+def test_private_tokens_are_only_in_the_artifacts_the_docs_list(runs, store):
     work_dir = Path(runs[0].push.destination).parents[1]
     (source,) = data_files(load_config(TAXI).data)
     with open(source, newline="", encoding="utf-8") as file:
@@ -323,7 +323,7 @@ def warm_run(runs):
     return run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}", *WARM]), again=True)[1]
 
 
-def test_warm_start_takes_over_rows_by_token_and_without_thresholds_every_model_is_blessed(runs, warm_run):
+def test_warm_start_without_thresholds_takes_over_rows_by_token(runs, warm_run):
     report = warm_run
     assert states(report)["CheckpointLoader"] == "executed"
     assert report.warm_start["tables"]["company"]["kept_traffic"] > 0.5
@@ -336,7 +336,7 @@ def test_warm_start_takes_over_rows_by_token_and_without_thresholds_every_model_
     assert {row["feature"]: row["new_rows"] > 0 for row in report.drift}["company"]
 
 
-def test_warm_start_goes_on_with_dense_part_and_ranges_of_the_run_before(runs, warm_run):
+def test_warm_start_goes_on_with_dense_part_and_ranges(runs, warm_run):
     dense = warm_run.warm_start["dense"]
     assert (dense["dense"], dense["optimizer"]) == ("restored", "restored")
     assert dense["ranges"] == {"fare": "kept", "trip_miles": "kept", "trip_seconds": "kept"}
@@ -357,7 +357,7 @@ def test_early_stopping_and_report_use_rows_of_their_own(runs):
     assert "chosen among 0.01 to 3" in report.quality_note
 
 
-def test_same_data_comes_from_the_cache_and_is_said_to_be_trained_on(runs, warm_run):
+def test_same_data_comes_from_the_cache_and_is_noted_as_trained(runs, warm_run):
     from pipelines.local.run_local import run
 
     work_dir = Path(runs[0].push.destination).parents[1]
@@ -435,7 +435,7 @@ def test_version_that_is_served_and_damaged_is_pushed_again(runs, served_again):
     assert f".damaged-{before.version}" in said.getvalue()
 
 
-def test_output_that_was_deleted_or_damaged_is_made_again_and_nothing_else(runs, store):
+def test_only_deleted_or_damaged_outputs_are_made_again(runs, store):
     """TFX's own cache would reuse both outputs."""
     import shutil
 
@@ -472,7 +472,7 @@ def test_output_that_was_deleted_or_damaged_is_made_again_and_nothing_else(runs,
         ("evaluation.thresholds.AUC.min=ten", ["evaluation.thresholds.AUC.min", "ten"]),
     ],
 )
-def test_mistake_of_the_configuration_is_one_error_and_loses_nothing(runs, change, words):
+def test_configuration_mistake_is_one_error_and_loses_nothing(runs, change, words):
     from pipelines.local.run_local import run
 
     serving = Path(runs[0].push.destination).parent

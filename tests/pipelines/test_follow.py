@@ -34,7 +34,7 @@ def digests(folder):
     return {int(one.name): json.dumps(folder_digests(one), sort_keys=True) for one in graphs}
 
 
-def test_each_run_goes_on_from_the_pushed_one_and_reads_again_what_was_refused(tmp_path, capsys):
+def test_run_goes_on_from_the_pushed_one_and_rereads_the_refused(tmp_path, capsys):
     (tmp_path / "my.yaml").write_text(CONFIG)
     write_day(tmp_path, 2, range(30))
     assert followed(tmp_path) == [True]
@@ -100,9 +100,7 @@ def test_a_first_span_with_too_few_rows_is_an_error(tmp_path):
         followed(tmp_path)
 
 
-def test_a_lock_is_waited_for_a_column_may_be_empty_and_what_was_rolled_back_is_trained_on_again(
-    tmp_path, capsys, monkeypatch
-):
+def test_follow_with_a_lock_an_empty_column_and_a_rollback(tmp_path, capsys, monkeypatch):
     from pipelines.local import following
     from pipelines.local.following import follow
     from pipelines.local.work_dir import InUseError, run_lock

@@ -98,7 +98,7 @@ def test_a_run_on_the_server_writes_the_password_nowhere(server, tmp_path, caplo
         assert server.password.encode() not in text
 
 
-def test_a_second_run_of_the_same_name_is_refused_wherever_it_works(server, tmp_path):
+def test_second_run_of_one_name_is_refused_in_any_folder(server, tmp_path):
     from pipelines.local.work_dir import run_lock
 
     with (

@@ -135,7 +135,7 @@ def test_scaling_does_not_depend_on_how_beam_batches(tmp_path):
     assert first["deviation"] == pytest.approx(values.std(dtype=np.float64), rel=1e-6)
 
 
-def test_two_rows_of_3e38_are_missing_values_and_leave_the_range_as_it_is(tmp_path):
+def test_rows_of_3e38_are_missing_values_and_keep_the_range(tmp_path):
     values = np.random.default_rng(1).lognormal(2, 1, 500).astype(np.float32)
     clean, expected = _analysed(values, tmp_path / "clean")
     spoilt, scaled = _analysed([*values, 3e38, -3e38], tmp_path / "spoilt")
@@ -156,7 +156,7 @@ def test_range_is_exact_for_extreme_columns(tmp_path, values):
     assert np.isfinite(scaled).all()
 
 
-def test_range_of_an_earlier_model_is_kept_for_the_same_feature_alone(tmp_path):
+def test_earlier_models_range_is_kept_for_the_same_feature_alone(tmp_path):
     given = {"column": "price", "log1p": False, "mean": 1.5, "deviation": 0.5, "limit": 100.0}
     values = [1.0, 2.0, 300.0]
     kept, scaled = _analysed(values, tmp_path / "kept", ranges={"price": given})
@@ -193,7 +193,7 @@ def test_order_of_classes_does_not_depend_on_their_counts(tmp_path):
     np.testing.assert_array_equal(found, [[2.0], [math.nan], [math.nan], [0.0]])
 
 
-def test_label_of_one_class_and_label_without_classes_are_refused(tmp_path):
+def test_label_of_one_class_or_without_classes_is_refused(tmp_path):
     _classes([[b"same"]], tmp_path / "graph")
     with pytest.raises(DataError, match=r"'label' has 1 classes \('same'\) in the train split: .* has 2 to 10,000"):
         read_classes(str(tmp_path / "graph"), "label")
@@ -201,7 +201,7 @@ def test_label_of_one_class_and_label_without_classes_are_refused(tmp_path):
         read_classes(str(tmp_path / "graph"), "mood")
 
 
-def test_another_graph_under_the_same_address_has_its_own_columns(tmp_path):
+def test_another_graph_at_the_same_address_has_its_own_columns(tmp_path):
     spec = {name: tf.io.FixedLenFeature([], tf.float32) for name in ("first", "second")}
     metadata = dataset_metadata.DatasetMetadata(schema_utils.schema_from_feature_spec(spec))
     folder = tmp_path / "graph"
@@ -215,7 +215,7 @@ def test_another_graph_under_the_same_address_has_its_own_columns(tmp_path):
         assert list(open_transform_graph(str(folder), ["y"]).spec) == [column]
 
 
-def test_columns_of_an_output_are_those_without_which_tft_leaves_it_out(graph):
+def test_columns_of_an_output_are_those_that_tft_needs_for_it(graph):
     """Compare with the definition, which traces the graph once per column, without that column: quadratic time."""
     uri = os.path.dirname(graph.transform_savedmodel_dir)
     metadata = dataset_metadata.DatasetMetadata(schema_utils.schema_from_feature_spec(SPEC))
@@ -309,7 +309,7 @@ def test_one_value_reads_every_kind_of_tensor(kind):
     assert preprocessing.one_value(tensor, "x").numpy().tolist() == [[1.0], [2.0]]
 
 
-def test_text_where_a_number_is_needed_and_absent_columns_are_named():
+def test_text_in_place_of_a_number_and_absent_columns_are_named():
     with pytest.raises(DataError, match="'price' holds text"):
         preprocessing.one_value(tf.constant(["a"]), "price")
     with pytest.raises(DataError, match="no column 'y'"):

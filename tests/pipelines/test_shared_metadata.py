@@ -40,7 +40,7 @@ def check(report):
     }  # fmt: skip
 
 
-def test_four_pipelines_of_25_killed_runs_leave_nothing_half_and_nothing_open(tmp_path):
+def test_killed_runs_of_4_pipelines_leave_nothing_half_or_open(tmp_path):
     check(campaign(tmp_path, 4, 25, 1))
 
 

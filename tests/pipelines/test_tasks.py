@@ -230,7 +230,7 @@ def test_both_devices_give_the_same_tables_and_losses(both):
 
 
 @pytest.mark.room("sparse_cores")
-def test_sparse_cores_give_the_same_tables_under_the_limits_of_the_data(both, data, tmp_path):
+def test_sparse_cores_under_limits_of_the_data_give_same_tables(both, data, tmp_path):
     """A v6e-4 is 4 chips with 2 SparseCores each. The kinds have sequences, whose positions are samples there."""
     from pipelines.local.run_local import run
 

@@ -62,7 +62,7 @@ def checkpoint(folder, component):
     return {key: reader.get_tensor(key) for key in ("item", "item/accumulators")}, tokens
 
 
-def test_preempted_run_goes_on_and_the_next_day_starts_from_its_rows(tmp_path):
+def test_preempted_run_goes_on_and_next_day_starts_from_its_rows(tmp_path):
     (tmp_path / "my.yaml").write_text(CONFIG)
     before, now = write_day(tmp_path, 1, range(30)), write_day(tmp_path, 2, range(10, 40))
     code, said = preempt(tmp_path)

@@ -70,7 +70,7 @@ def test_histories_of_columns_that_are_absent_are_problems(checked):
     ]
 
 
-def test_positive_written_as_a_comparison_is_answered_with_the_bound(checked):
+def test_positive_as_a_comparison_is_answered_with_the_bound(checked):
     found = checked("label={column: price, positive: '>15'}", "features.dense=[]")
     assert "a bound on a number is `label.above`" in found.problems[0]
     found = checked("label={column: price, positive: '>15'}", "features.dense=[]", rows=50)
@@ -78,7 +78,7 @@ def test_positive_written_as_a_comparison_is_answered_with_the_bound(checked):
     assert "69.0% are positive" in checked("label={column: price, above: 30.5}", "features.dense=[]").lines[-2]
 
 
-def test_rows_that_are_set_aside_are_shown_also_where_the_rate_allows_them(checked):
+def test_rows_set_aside_are_shown_also_if_the_rate_allows_them(checked):
     found = checked("data.allowed_bad_rate=0.1", csv=CSV.replace("0.5", "NA", 1))
     assert found.problems == ()
     assert 'set `data: {missing: ["NA"]}`' in found.lines[-1]
@@ -154,7 +154,7 @@ def test_private_values_are_shown_as_digests(checked):
     assert "i0" not in line
 
 
-def test_a_first_line_of_tokens_is_hidden_where_a_column_is_private(checked):
+def test_first_line_of_tokens_is_hidden_if_a_column_is_private(checked):
     keys = ("features.categorical=[{name: item, private: true}]", "features.dense=[]")
     found = checked(*keys, csv="SECRET-1,SECRET-2,item\na,0,b\n")
     assert "choose from sha256:" in "".join(found.problems)
@@ -165,7 +165,7 @@ def test_a_first_line_of_tokens_is_hidden_where_a_column_is_private(checked):
         assert "SECRET" not in str(error.value)
 
 
-def test_text_among_numbers_is_not_shown_where_a_column_is_private(checked):
+def test_text_among_numbers_is_hidden_if_a_column_is_private(checked):
     csv = CSV.replace("0.5", "name-of-a-person", 1)
     assert "name-of-a-person" in "".join(checked(csv=csv).problems)
     found = checked("features.categorical=[{name: item, private: true}]", csv=csv)

@@ -60,7 +60,7 @@ def test_demo_is_green(topology, hardware, rows_per_core, rate):
         ("v3-32", ["kubeflow={image: i, pipeline_root: gs://b/r}"], []),
     ],
 )
-def test_folder_of_this_machine_is_found_where_several_hosts_are_to_read_it(topology, more, found):
+def test_local_folder_is_found_where_several_hosts_must_read_it(topology, more, found):
     from embedding_core.planning.topology import named_topology
     from pipelines.checks.pipeline_preflight import input_findings
 
@@ -99,7 +99,7 @@ def test_sizes_are_those_of_max_size_and_the_report_says_so():
     assert [finding.kind for finding in report.findings] == ["memory"]
 
 
-def test_command_reads_table_configs_and_exits_with_4_where_it_finds_something(tmp_path, monkeypatch, capsys):
+def test_command_reads_table_configs_and_exits_4_on_a_finding(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cli, "silence", lambda: None)
     (tmp_path / "embedding_config.json").write_text(_tables())
     options = ["--topology", "v2-8", "--batch", "30", "--table-configs", str(tmp_path)]
@@ -143,7 +143,7 @@ def test_sizes_are_those_of_the_last_run_where_there_was_one(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["{", None])
-def test_table_configs_of_the_last_run_that_cannot_be_read_are_not_taken(tmp_path, damage):
+def test_unreadable_table_configs_of_last_run_are_not_taken(tmp_path, damage):
     config = taxi(f"work_dir={tmp_path}")
     _recorded(config, tmp_path, damage or "")
     if damage is None:
@@ -173,7 +173,7 @@ def test_report_that_cannot_be_written_is_one_error(tmp_path):
         save_json(SimpleNamespace(to_json=dict), tmp_path / "nowhere" / "report.json")
 
 
-def test_softmax_over_sequences_is_green_and_counts_its_drawn_candidates(tmp_path):
+def test_softmax_over_sequences_is_green_and_counts_candidates(tmp_path):
     parquet.write_table(pa.table({"split": ["train"]}), tmp_path / "rows.parquet")
     amazon = f"{EXAMPLES}/../../benchmarks/leaderboards/amazon.yaml"
     report = check(load_config(amazon, [f"data.path={tmp_path}/rows.parquet"]), topology="v2-8", assumed_tokens=100)

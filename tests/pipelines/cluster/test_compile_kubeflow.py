@@ -52,7 +52,7 @@ def test_compiled_pipeline_is_a_specification_of_kfp(documents, name):
     assert_specification_of_kfp(documents[name][0])
 
 
-def test_tables_of_a_slice_with_sparse_cores_get_the_trainers_rows():
+def test_tables_of_a_sparse_core_slice_get_the_trainers_rows():
     slice_ = ["training.topology=v6e-4" if one.startswith("training.topology") else one for one in TPU]
     task = tasks(compiled(RETAIL_FILE, [*RETAIL[1], *slice_], JOB, "vertex")[0])["TableConfigGen"]
     assert {"examples", "transform_graph", "schema"} <= set(task["inputs"]["artifacts"])
@@ -96,7 +96,7 @@ def test_runtime_parameters_have_defaults_and_reach_their_tasks(documents):
     }
 
 
-def test_spans_and_artifacts_of_previous_runs_are_runtime_parameters_where_configured():
+def test_spans_and_previous_artifacts_are_runtime_parameters():
     more = [
         "data.path=gs://example-bucket/days/{YYYY}-{MM}-{DD}.csv",
         "warm_start=gs://example-bucket/checkpoint",
@@ -124,7 +124,7 @@ def test_tpu_on_gke_is_a_limit_a_selector_and_a_toleration(documents):
     assert placed["tolerations"][0]["key"] == "google.com/tpu"
 
 
-def test_tpu_on_vertex_is_a_job_of_its_own_with_the_same_topology(documents):
+def test_tpu_on_vertex_is_its_own_job_with_the_same_topology(documents):
     spec = documents["online_retail_vertex_v5e"][0]
     trainer = spec["deploymentSpec"]["executors"]["EmbeddingTrainer_executor"]["container"]
     assert "components.trainer.vertex.VertexExecutor" in trainer["args"]

@@ -177,7 +177,7 @@ def probabilities(serving, examples):
 @pytest.mark.tfx
 @pytest.mark.timeout(5400)
 @pytest.mark.parametrize("target", ["vertex", "kubeflow"])
-def test_demo_runs_from_its_containers_command_lines_to_the_same_model(here, tmp_path, target):
+def test_demo_run_by_container_command_lines_gives_same_model(here, tmp_path, target):
     from pipelines.cluster.compile_kubeflow import compile_pipeline, save_documents
     from pipelines.cluster.kubeflow_spec import kubernetes_name
     from pipelines.config import data_files, load_config

@@ -56,7 +56,7 @@ def test_name_that_kubernetes_cannot_have_is_refused(name):
         kubernetes_name(name)
 
 
-def test_renamed_specification_holds_together_and_a_task_with_a_driver_is_not_cached():
+def test_renamed_specification_holds_and_caches_no_driver_task():
     renamed = with_kubernetes_names(spec())
     check_spec(renamed)
     first, second = (renamed["root"]["dag"]["tasks"][name] for name in ("example-gen", "my-task"))

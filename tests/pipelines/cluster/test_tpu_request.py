@@ -50,7 +50,7 @@ def test_what_is_said_twice_must_agree(said):
 
 
 @pytest.mark.parametrize(("name", "topology"), [("v4-24", "2x2x3"), ("v5e-12", "3x4")])
-def test_number_of_chips_that_is_not_a_power_of_two_needs_its_topology(name, topology):
+def test_number_of_chips_not_a_power_of_two_needs_its_topology(name, topology):
     assert tpu_request(name, topology=topology).topology == topology
     for wrong in (None, "2x2x2", "12", "4x4"):
         with pytest.raises(ConfigError, match=r"12 chips, .*set `kubeflow.tpu_topology` to [23] numbers"):

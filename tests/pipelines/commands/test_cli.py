@@ -103,7 +103,7 @@ def test_error_on_purpose_inside_another_is_its_one_line(file, monkeypatch, caps
 @pytest.mark.parametrize(
     ("change", "missing"), [("warm_start=nowhere", "manifest.json"), ("vocabulary_evolution=nowhere", "*.counts.npy")]
 )
-def test_earlier_run_that_is_not_there_is_said_before_anything_runs(file, monkeypatch, capsys, change, missing):
+def test_absent_earlier_run_is_said_before_anything_runs(file, monkeypatch, capsys, change, missing):
     _command(monkeypatch, "local.run_local", run=_raise(KeyError("not reached")))
     assert exit_code("run", file, "--set", change) == 1
     assert f"nowhere': it has no {missing}" in capsys.readouterr().err
@@ -147,7 +147,7 @@ def test_error_of_a_run_names_its_log(file, monkeypatch, capfd):
     assert "DataError: no label." in Path(log.removeprefix("log: ")).read_text()
 
 
-def test_unexpected_error_of_a_run_is_a_line_and_its_traceback_is_in_the_log(file, monkeypatch, capfd):
+def test_unexpected_error_is_a_line_with_traceback_in_the_log(file, monkeypatch, capfd):
     _command(monkeypatch, "local.run_local", run=_fails_in_a_captured_run(KeyError("x")))
     assert exit_code("run", file) == 1
     shown = capfd.readouterr().err
@@ -208,7 +208,7 @@ def test_compile_for_a_tpu_writes_only_what_passes_the_preflight(file, tmp_path,
     assert further == ([] if options else [{"compiler": "v5e-4"}])
 
 
-def test_option_of_an_optional_part_that_is_not_installed_names_the_part(monkeypatch, file, capsys):
+def test_option_of_optional_part_not_installed_names_the_part(monkeypatch, file, capsys):
     monkeypatch.setattr(rooms, "is_installed", lambda room: room != "tpu_compiler")
     assert exit_code("preflight", file, "--compiler=tpu") == 1
     assert "--compiler is not a known option: it belongs to the optional part 'tpu_compiler'" in capsys.readouterr().err

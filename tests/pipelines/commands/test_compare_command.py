@@ -81,7 +81,7 @@ def test_refused_run_is_compared_by_its_name(work_dir, capsys):
     assert "too few rows" in out
 
 
-def test_version_without_a_report_is_one_error_that_names_those_there_are(work_dir, capsys):
+def test_version_without_report_is_one_error_that_names_others(work_dir, capsys):
     code, _, err = compared(capsys, work_dir, 7, 9)
     assert code == 1
     assert "version '9' has no report" in err

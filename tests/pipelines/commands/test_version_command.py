@@ -21,7 +21,7 @@ def base(tmp_path, monkeypatch):
     return tmp_path / "served"
 
 
-def test_verify_passes_what_was_published_and_names_what_is_damaged(base, capsys):
+def test_verify_passes_a_published_version_and_names_damage(base, capsys):
     assert exit_code("verify", base / "1") == 0
     assert "1 files, 5 bytes, as published" in capsys.readouterr().out
     (base / "1" / "saved_model.pb").write_bytes(b"First")
@@ -39,7 +39,7 @@ def test_rollback_makes_an_earlier_version_the_newest(base, capsys):
     assert exit_code("rollback", base, "--to", 9) == 1
 
 
-def test_rollback_without_ml_metadata_leaves_the_record_to_the_next_run(base, capsys, monkeypatch):
+def test_rollback_without_ml_metadata_is_recorded_by_next_run(base, capsys, monkeypatch):
     monkeypatch.setattr("pipelines.commands.version_command.is_installed", lambda package: False)
     assert exit_code("rollback", base) == 0
     assert "the next run of its pipeline records it" in capsys.readouterr().out

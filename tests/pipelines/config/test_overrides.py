@@ -70,7 +70,7 @@ def test_set_of_a_sign_of_yaml_says_how_to_quote_it(load, mistakes, minimal):
     assert load(minimal, 'data.delimiter=","').data.delimiter == ","
 
 
-def test_set_of_a_list_position_starts_an_empty_list_if_there_is_none(load, minimal):
+def test_set_of_a_list_position_starts_a_list_if_there_is_none(load, minimal):
     config = load(minimal, "evaluation.metrics.0=Precision", "evaluation.metrics.1=Recall")
     assert config.evaluation.metrics == ("Precision", "Recall")
 

@@ -204,7 +204,7 @@ def test_work_dir_that_tfx_would_take_for_a_pattern_is_refused(mistakes, minimal
 
 
 @pytest.mark.parametrize("key", ["push: {destination: '%s'}", "evaluation: {baseline: '%s'}"])
-def test_folder_of_a_model_that_tensorflow_would_take_for_a_pattern_is_refused(mistakes, minimal, key):
+def test_model_folder_that_is_a_pattern_of_tensorflow_is_refused(mistakes, minimal, key):
     assert "take its '[' for a pattern" in mistakes(f"{minimal}{key % 'models/run[1]'}\n")[0]
 
 

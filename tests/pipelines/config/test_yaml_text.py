@@ -132,7 +132,7 @@ def test_nesting_that_a_person_writes_is_read():
 
 
 @pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**30, 10**400, int("9" * 4000)])
-def test_whole_number_beyond_64_bits_is_one_short_error_with_its_line(number):
+def test_number_beyond_64_bits_is_one_short_error_with_its_line(number):
     for line in (f"seed: {number}", f"training: {{learning_rate: {number}}}", f"filters: [{{min: {number}}}]"):
         with pytest.raises(ConfigError, match=r"a\.yaml: a value cannot be read: line 2: .*64 bits.*quotes") as error:
             parse_yaml(f"name: a\n{line}", "a.yaml")

@@ -112,7 +112,7 @@ def differences(first, second, below):
 
 
 @pytest.mark.timeout(3600)
-def test_the_whole_demo_on_dask_trains_the_same_tables_although_a_worker_is_killed(cluster, tmp_path):
+def test_demo_on_dask_with_a_killed_worker_trains_same_tables(cluster, tmp_path):
     here = run_demo(tmp_path / "here")
     dask = tmp_path / "dask"
     killing = Killing(cluster.workers[0], dask / "artifacts/VocabularyGen", "vocabularies/*")

@@ -67,7 +67,7 @@ def test_tables_that_were_not_trained_are_not_pushed(runs):
     }
 
 
-def test_healthy_second_run_is_pushed_and_compared_with_the_first(runs):
+def test_healthy_second_run_is_pushed_and_compared_with_first(runs):
     folder, reports = runs
     assert reports[3].push.pushed
     assert len(list(folder.glob("runs/my/serving/[0-9]*"))) == 2

@@ -53,7 +53,7 @@ def metadata(tmp_path):
     return {"path": path, "pushed": pushed, "first": first, "cached": cached, "model": model, "examples": examples}
 
 
-def test_trace_reaches_the_examples_through_what_really_made_them(metadata):
+def test_trace_reaches_the_examples_through_real_producers(metadata):
     nodes = trace(open_store(metadata["path"]), metadata["pushed"])
     assert list(nodes) == [metadata["pushed"], metadata["model"], metadata["examples"]]
     producer = nodes[metadata["pushed"]].producer

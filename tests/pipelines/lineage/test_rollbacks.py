@@ -112,7 +112,7 @@ def test_lineage_names_the_copy_as_what_is_served(pipeline, capsys):
 
 
 @pytest.mark.tfx
-def test_run_whose_version_was_rolled_back_does_not_push_it_again_unless_asked(pipeline, monkeypatch):
+def test_rolled_back_version_is_pushed_again_only_if_asked(pipeline, monkeypatch):
     from pipelines.config import load_config
     from pipelines.local import run_local
     from pipelines.pipeline.run_target import PreviousRun

@@ -67,7 +67,7 @@ def pipeline(store, tmp_path):
     return Pipeline(store, tmp_path / "root", "demo")
 
 
-def test_execution_of_a_dead_run_is_closed_and_its_half_output_removed(pipeline):
+def test_execution_of_dead_run_is_closed_and_half_output_removed(pipeline):
     finished, whole = pipeline.start()
     artifact = pipeline.finish(finished, whole)
     stale, half = pipeline.start()
@@ -107,7 +107,7 @@ def add_file(folder):
 
 
 @pytest.mark.parametrize("damage", [flip, delete_file, delete_folder, add_file])
-def test_output_that_is_no_longer_what_it_was_is_out_of_the_way_of_the_cache(pipeline, damage):
+def test_changed_output_is_out_of_the_way_of_the_cache(pipeline, damage):
     execution, folder = pipeline.start()
     artifact = pipeline.finish(execution, folder)
     damage(folder)
@@ -183,7 +183,7 @@ def test_record_that_cannot_be_read_is_that_of_a_damaged_output(pipeline, text):
     assert repair_metadata(pipeline.store, "demo", str(pipeline.root)).lost == (artifact,)
 
 
-def test_outputs_of_a_store_that_was_lost_are_moved_out_of_the_way(pipeline):
+def test_outputs_of_a_lost_store_are_moved_out_of_the_way(pipeline):
     execution, folder = pipeline.start()
     pipeline.finish(execution, folder)
     later = pipeline.root / "Node" / "thing" / str(execution + 7)

@@ -124,7 +124,7 @@ def test_store_that_another_process_holds_is_one_error(path, monkeypatch):
     assert check_store(path) == SCHEMA_VERSION
 
 
-def test_damage_in_a_rollback_journal_that_was_left_is_survived_or_told(path):
+def test_damage_in_a_leftover_rollback_journal_is_survived(path):
     for name in ("-journal", "-wal", "-shm"):
         with open(path + name, "wb") as file:
             file.write(random.Random(1).randbytes(8192))

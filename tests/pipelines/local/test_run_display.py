@@ -13,7 +13,7 @@ def _terminal():
     return out, Console(file=out, force_terminal=True, width=120, color_system=None)
 
 
-def test_live_rate_and_time_left_of_a_resumed_task_are_of_this_process(monkeypatch):
+def test_rate_and_time_left_of_resumed_task_are_of_this_process(monkeypatch):
     out, console = _terminal()
     now = [100.0]
     with Display(console) as display:

@@ -29,7 +29,7 @@ def hold_in_another_process(config):
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
 
-def test_second_run_in_one_work_dir_is_refused_by_name_of_the_first(tmp_path):
+def test_second_run_in_a_work_dir_is_refused_naming_the_first(tmp_path):
     config = configured(tmp_path / "runs")
     with run_lock(config):
         done = hold_in_another_process(config)
@@ -68,7 +68,7 @@ def test_lock_that_is_a_link_is_refused_and_its_target_untouched(tmp_path):
 
 
 @pytest.mark.parametrize(("permissions", "folder", "file"), [("owner", 0o700, 0o600), ("group", 0o750, 0o640)])
-def test_work_dir_and_its_files_are_readable_by_whom_the_configuration_names(tmp_path, permissions, folder, file):
+def test_work_dir_and_files_have_the_configured_permissions(tmp_path, permissions, folder, file):
     before = os.umask(0o022)
     config = configured(tmp_path / "runs", permissions=permissions)
     prepare(config)

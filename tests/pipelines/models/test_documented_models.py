@@ -59,7 +59,7 @@ def test_model_of_your_own_has_an_output_for_each_task(monkeypatch, tasks):
     }
 
 
-def test_loss_and_metric_of_your_own_are_the_same_on_both_devices(monkeypatch, tmp_path):
+def test_own_loss_and_metric_are_the_same_on_both_devices(monkeypatch, tmp_path):
     """The job of test_training.py, with its dense feature as the label: nine of ten labels must be covered."""
     job = cases.job_in(tmp_path, epochs=4, batch_size=36)
     label = Task(key="number", kind="regression")

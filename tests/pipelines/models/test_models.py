@@ -50,7 +50,7 @@ TOWERS = {"query_features": ["user"], "candidate_features": ["item", "words", "p
         ("two_tower", {**TOWERS, "normalize": True}),
     ],
 )
-def test_model_gives_one_logit_per_row_and_a_gradient_to_every_activation(module, arguments):
+def test_model_gives_logit_per_row_and_gradient_per_activation(module, arguments):
     model = build_model(f"pipelines.models.{module}", CONFIG, DENSE, arguments)
     with tf.GradientTape() as tape:
         tape.watch(EMBEDDINGS)
@@ -103,7 +103,7 @@ def moved(*names):
 
 
 @pytest.mark.parametrize("first_order", [True, False])
-def test_ranking_model_without_deep_parts_is_a_regression_on_the_tokens(first_order):
+def test_ranking_model_without_deep_parts_is_a_token_regression(first_order):
     arguments = {"hidden_units": [], "cross_layers": 0, "first_order": first_order}
     model = build_model("pipelines.models.ranking", CONFIG, DENSE, arguments)
     base, user, item, both = (

@@ -165,7 +165,7 @@ def test_names_that_mean_something_to_yaml_are_read_back(project):
     assert "NO: guess: its name differs from 'no' only by signs or capitals" in text
 
 
-def test_parquet_has_lists_times_and_columns_that_no_example_holds(tmp_path):
+def test_project_from_parquet_with_lists_times_and_structs(tmp_path):
     start = datetime.datetime(2026, 1, 1)
     rows = {
         "seen": [[f"i{row % 9}", "i1"] for row in range(200)],
@@ -210,7 +210,7 @@ def test_mistakes_have_one_error_and_leave_no_folder(tmp_path, name, rows, label
     assert not (tmp_path / "mine").exists()
 
 
-def test_every_file_of_the_template_is_written_with_the_projects_name(tmp_path):
+def test_every_template_file_is_written_with_the_projects_name(tmp_path):
     write_project(tmp_path / "my-shop", None, None)
     written = {path.name: path.read_text() for path in (tmp_path / "my-shop").iterdir()}
     assert set(written) == {path.name for path in template_folder().iterdir() if path.is_file()}

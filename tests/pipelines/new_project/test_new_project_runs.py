@@ -24,7 +24,7 @@ def pushed(folder, *overrides):
     return run(load_config(folder / CONFIG, overrides), printed=False)[0]
 
 
-def test_project_of_an_odd_file_runs_to_the_push_and_answers_as_the_tutorial_says(tmp_path, monkeypatch, capsys):
+def test_project_of_an_odd_file_runs_and_answers_as_the_tutorial(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
     write_odd_csv(tmp_path / "odd.csv")

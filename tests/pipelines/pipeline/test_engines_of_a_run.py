@@ -17,7 +17,7 @@ def nodes(*changes):
     return {node.id: node for node in create_pipeline(load_config(TAXI, list(changes))).components}
 
 
-def test_figures_are_of_one_pass_and_statistics_of_a_sample_by_default():
+def test_defaults_are_one_pass_figures_and_sampled_statistics():
     import components
 
     found = nodes()
@@ -46,7 +46,7 @@ def test_workers_are_processes_of_beam(workers, mode):
 
 
 @pytest.mark.room("dask")
-def test_beam_on_dask_is_given_to_every_component_by_the_runner_of_the_project():
+def test_components_get_beam_on_dask_by_the_projects_runner():
     from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
     from pipelines.pipeline.run_target import local_target

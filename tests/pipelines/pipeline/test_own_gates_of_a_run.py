@@ -20,7 +20,7 @@ def nodes_with(folder, gate, more=""):
     return {node.id: node for node in create_pipeline(load_config(folder / "my.yaml")).components}
 
 
-def test_gate_is_a_parameter_of_quality_gate_and_its_code_of_its_fingerprint(tmp_path, monkeypatch):
+def test_quality_gate_has_the_gate_as_parameter_and_fingerprint(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.path", list(sys.path))
     before = nodes_with(tmp_path, "class MyGate: pass\n")
     first = nodes_with(tmp_path, "class MyGate: pass\n", "gates: [my_gates.MyGate]\n")

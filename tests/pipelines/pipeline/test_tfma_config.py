@@ -76,7 +76,7 @@ def test_eval_config_passes_tfma_own_checks(config, thresholds, has_baseline):
     config_util.verify_eval_config(made)
 
 
-def test_cross_entropy_of_probabilities_that_round_to_0_and_1_is_that_of_the_report(config):
+def test_cross_entropy_at_probabilities_0_and_1_is_the_reports(config):
     rows = {"label": [1.0, 0.0, 1.0, 0.0], "probability": [1.0, 0.0, 0.75, 1.0], "sample_weight": [1.0, 2.0, 3.0, 0.5]}
     chosen = eval_config(config(metrics=["BinaryCrossEntropy"]))
     found = tfma.analyze_raw_data(pandas.DataFrame(rows), chosen).get_metrics_for_slice()
@@ -84,7 +84,7 @@ def test_cross_entropy_of_probabilities_that_round_to_0_and_1_is_that_of_the_rep
     assert found["BinaryCrossEntropy"]["doubleValue"] == pytest.approx(expected)
 
 
-def test_without_thresholds_there_is_one_that_every_model_reaches(config):
+def test_without_thresholds_one_that_every_model_reaches_is_set(config):
     """Without thresholds TFMA blesses no model, but the documentation promises that every model is then blessed."""
     metrics = eval_config(config(metrics=["AUC"])).metrics_specs[0].metrics
     (bound,) = [metric.per_slice_thresholds[0].threshold for metric in metrics if metric.per_slice_thresholds]

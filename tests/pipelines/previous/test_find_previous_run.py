@@ -115,7 +115,7 @@ def test_same_data_starts_from_what_its_run_started_from(chain, days):
     assert found.repeats == "span 2: version 2 was trained on it"
 
 
-def test_requests_are_replayed_on_the_newest_push_that_no_previous_call_made(chain):
+def test_replay_is_on_newest_push_that_no_previous_call_made(chain):
     first = chain.run((1, "monday"), version=1)
     wanted = given(start=None, against="pushed")
     assert chain.find(chain.asked((2, "tuesday")), wanted).versions == {AGAINST: chain.uri(first, "push")}
@@ -134,7 +134,7 @@ def test_first_run_starts_cold_and_so_does_its_retry(chain):
     assert chain.find(chain.asked((1, "monday")), given(base="pushed")).checkpoint is None
 
 
-def test_retry_of_a_run_from_addresses_of_another_pipeline_starts_from_these(chain):
+def test_retry_from_addresses_of_another_pipeline_keeps_them(chain):
     """An Importer outputs the checkpoint: only the other pipeline's metadata records what it was made from."""
     imported = {
         "checkpoint": chain.add("components.EmbeddingCheckpoint", "WarmStart"),
@@ -145,7 +145,7 @@ def test_retry_of_a_run_from_addresses_of_another_pipeline_starts_from_these(cha
     assert (found.checkpoint, found.vocabularies) == (chain.uri(imported), chain.uri(imported, "words"))
 
 
-def test_again_starts_from_the_newest_push_and_its_own_retry_from_the_same(chain, days):
+def test_again_and_its_own_retry_start_from_the_same_newest_push(chain, days):
     asked = chain.asked((2, "tuesday"))
     assert chain.find(asked, again=True, train_again=True).checkpoint == chain.uri(days[1])
     chain.run((2, "tuesday"), start=days[1], version=3)
@@ -188,7 +188,7 @@ def test_files_without_spans_go_by_their_contents(chain):
         chain.find(chain.asked((None, "monday"), (None, "tuesday")))
 
 
-def test_other_rows_of_the_same_files_are_refused_until_it_is_said(chain):
+def test_other_rows_of_same_files_are_refused_unless_asked_for(chain):
     first = chain.run((None, "year"), version=1, rows="january")
     asked = chain.asked((None, "year"), rows="february")
     with pytest.raises(ConfigError, match="row filters that choose other rows"):
@@ -198,7 +198,7 @@ def test_other_rows_of_the_same_files_are_refused_until_it_is_said(chain):
     assert chain.find(asked, train_again=True).checkpoint == chain.uri(first)
 
 
-def test_refused_model_is_no_base_and_its_retry_starts_where_it_did(chain, days):
+def test_refused_model_is_no_base_and_its_retry_starts_the_same(chain, days):
     chain.run((3, "wednesday"), start=days[1])
     for day in (3, "wednesday"), (4, "thursday"):
         assert chain.find(chain.asked(day)).checkpoint == chain.uri(days[1])
@@ -224,7 +224,7 @@ def test_experiment_that_was_pushed_elsewhere_is_no_base(chain, days):
         chain.find(chain.asked((4, "thursday")))
 
 
-def test_rollback_makes_the_version_that_it_went_back_to_the_base(chain, days):
+def test_version_that_a_rollback_went_back_to_is_the_base(chain, days):
     chain.rollback(days[0], 3, of=1)
     assert chain.find(chain.asked((3, "wednesday"))).checkpoint == chain.uri(days[0])
     assert chain.find(chain.asked((2, "tuesday"))).checkpoint == chain.uri(days[0])
@@ -235,7 +235,7 @@ def test_rollback_makes_the_version_that_it_went_back_to_the_base(chain, days):
     assert chain.find(chain.asked((4, "thursday"))).checkpoint == chain.uri(days[1])
 
 
-def test_version_whose_push_ended_before_it_was_recorded_is_of_the_run_that_its_manifest_names(chain, days, tmp_path):
+def test_unrecorded_version_is_of_the_run_its_manifest_names(chain, days, tmp_path):
     killed = chain.run((3, "wednesday"), start=days[1])
     manifest = tmp_path / "serving" / "3" / MANIFEST
     manifest.parent.mkdir(parents=True)
@@ -289,7 +289,7 @@ def test_baseline_is_the_push_before_also_in_a_retry(chain, days):
     assert found.baseline == chain.uri(days[0], "model")
 
 
-def test_newer_versions_that_the_metadata_does_not_know_are_named(chain, days, tmp_path):
+def test_newer_versions_unknown_to_the_metadata_are_named(chain, days, tmp_path):
     chain.destination = str(tmp_path / "serving")
     for number, node in chain.graph.items():
         if node.facts.get("pushed"):
@@ -305,7 +305,7 @@ def test_newer_versions_that_the_metadata_does_not_know_are_named(chain, days, t
     assert "the newest 7, are of trainings that the metadata does not know" in found.notes[1]
 
 
-def test_run_on_the_data_of_a_version_that_was_rolled_back_says_so(chain, days, monkeypatch):
+def test_run_on_data_of_a_rolled_back_version_says_so(chain, days, monkeypatch):
     def notes(start, *asked, **how):
         runs = FinishedTrainings(chain.graph, frozenset(chain.live), chain.destination)
         monkeypatch.setattr(find_previous_run, "references", lambda _: given(start))

@@ -49,13 +49,13 @@ def trained_on_all(config):
     return Trained({piece["span"]: TrainedPiece(**piece) for piece in fact}, runs=1)
 
 
-def test_before_the_first_push_every_span_is_new_in_the_order_of_numbers(config_of):
+def test_before_the_first_push_every_span_is_new_in_number_order(config_of):
     config = config_of()
     assert trained_spans(config) == Trained()
     assert arrived_spans(config, Trained()) == Arrived((3, 4, 10))
 
 
-def test_a_span_after_the_last_trained_one_is_new_and_one_before_it_is_late(config_of):
+def test_span_after_last_trained_one_is_new_and_before_it_late(config_of):
     config = config_of()
     assert arrived_spans(config, trained_on(3)).new == (4, 10)
     assert arrived_spans(config, trained_on(3, 9)) == Arrived((10,), (4,), (3,))
@@ -66,13 +66,13 @@ def test_the_first_span_of_the_configuration_is_a_bound(config_of):
     assert arrived_spans(config_of("data.spans.first=4"), Trained()) == Arrived((4, 10))
 
 
-def test_a_span_that_the_configuration_leaves_out_has_not_arrived(config_of):
+def test_span_that_the_configuration_leaves_out_has_not_arrived(config_of):
     assert arrived_spans(config_of("data.spans.without=[4]"), Trained()) == Arrived((3, 10))
     with pytest.raises(ConfigError, match=r"`data\.spans\.without` is 'four': it must be a whole number"):
         config_of("data.spans.without=[four]")
 
 
-def test_a_span_with_the_bytes_of_a_trained_or_a_new_one_is_a_copy(config_of, tmp_path):
+def test_span_with_the_bytes_of_a_trained_or_new_one_is_a_copy(config_of, tmp_path):
     config = config_of()
     for day in (5, 11):
         shutil.copytree(tmp_path / "days/4", tmp_path / f"days/{day}")
@@ -95,7 +95,7 @@ def test_dates_are_in_the_order_of_time(config_of, tmp_path):
     assert arrived_spans(config, trained).new == ("2011-10-01",)
 
 
-def test_a_span_that_gets_another_file_or_more_rows_after_it_was_trained_on_is_changed(config_of, tmp_path):
+def test_trained_span_with_another_file_or_more_rows_is_changed(config_of, tmp_path):
     config = config_of(f"data.path={tmp_path}/days/{{SPAN}}/*.csv")
     trained = trained_on_all(config)
     assert arrived_spans(config, trained) == Arrived()
@@ -127,7 +127,7 @@ def test_files_that_nobody_wrote_are_not_read_again(config_of, monkeypatch):
     assert arrived_spans(config, trained) == Arrived()
 
 
-def test_a_run_reads_as_many_spans_as_configured_and_after_a_refusal_more(config_of):
+def test_run_reads_the_configured_spans_and_more_after_a_refusal(config_of):
     config, trained = config_of("follow.spans_per_run=2"), trained_on(1)
     assert chosen_spans(config, (3, 4, 5, 6, 7), trained) == (3, 4)
     assert chosen_spans(config, (3, 4, 5, 6, 7), trained, refused=(3, 4)) == (3, 4, 5, 6)
@@ -147,7 +147,7 @@ def test_a_run_reads_as_many_spans_as_configured_and_after_a_refusal_more(config
         ("data.spans.last=10", "`data.spans.last` is 10: .*leave it out"),
     ],
 )
-def test_a_configuration_whose_runs_do_not_go_on_from_each_other_is_refused(config_of, override, message):
+def test_runs_that_do_not_go_on_from_each_other_are_refused(config_of, override, message):
     check_follows(config_of())
     with pytest.raises(ConfigError, match=message):
         check_follows(config_of(override))

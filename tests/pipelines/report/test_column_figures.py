@@ -27,7 +27,7 @@ def statistics(**columns):
     return found.SerializeToString()
 
 
-def test_columns_say_what_is_missing_in_each_split_and_what_is_constant(tmp_path):
+def test_columns_tell_missing_values_per_split_and_constants(tmp_path):
     splits = {
         "train": statistics(
             price=(25, 75, 1.0, 9.0), flat=(0, 100, 3.0, 3.0), shop=(0, 100, 2), same=(1, 99, 1), no=(9, 0, 0)
@@ -48,7 +48,7 @@ def test_columns_say_what_is_missing_in_each_split_and_what_is_constant(tmp_path
     ("values", "rate"),
     [((0, 10, 0.0, 1.0), 0.0), ((0, 10, 0.0, 2.0), None), ((0, 10, 2), None)],
 )
-def test_label_has_a_rate_in_both_splits_where_its_column_holds_it(tmp_path, values, rate):
+def test_label_has_a_rate_in_both_splits_if_its_column_holds_it(tmp_path, values, rate):
     (tmp_path / "Split-train").mkdir()
     (tmp_path / "Split-train" / "FeatureStats.pb").write_bytes(statistics(y=values))
     quality = {"eval_split": {"rows": 8, "positives": 2, "negatives": 6}}
@@ -70,7 +70,7 @@ def test_labels_that_are_numbers_have_no_rate(tmp_path):
     assert stars == {"label": "stars", "rows": 5}
 
 
-def test_features_say_how_many_tokens_are_unknown_the_worst_first():
+def test_features_tell_their_unknown_tokens_the_worst_first():
     def summary(missing):
         return FeatureSummary(column=ColumnConfig(name="c"), rows=100, missing=missing, token_count=90, lengths={})
 

@@ -64,7 +64,7 @@ def config(tmp_path):
     return config_from_mapping(values, tmp_path)
 
 
-def test_every_metric_has_its_bound_and_outcome_those_missed_first(config, written):
+def test_metrics_have_bound_and_outcome_with_missed_ones_first(config, written):
     rows = judged_metrics(config, written, QUALITY)
     assert [(row["metric"], row["outcome"]) for row in rows] == [
         ("AUC", "missed"), ("rows of the eval split", "missed"), ("AUC, change", "no bound"),

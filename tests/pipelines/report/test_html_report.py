@@ -95,7 +95,7 @@ def test_parity_is_one_line_with_its_details_behind_it(tmp_path):
     assert "training/logit" in details.partition("</details>")[0]
 
 
-def test_report_of_a_version_stays_that_of_the_run_that_pushed_it(tmp_path):
+def test_report_of_a_version_stays_that_of_the_pushing_run(tmp_path):
     again = dataclasses.replace(REPORT, push=dataclasses.replace(REPORT.push, from_cache=True), seconds=0.5)
     for report in (REPORT, again):
         save_report(report, str(tmp_path / "last"), str(tmp_path))
@@ -269,7 +269,7 @@ def test_rate_of_training_is_said_once():
     )
 
 
-def test_screen_of_80_columns_breaks_no_word_and_says_what_it_leaves_out():
+def test_screen_of_80_columns_breaks_no_word_and_names_omissions():
     long = {**REPORT.tables[0], "name": "customer_identifier_of_the_shop", "vocabulary": "item", "rows": 123456789}
     report = dataclasses.replace(REPORT, tables=[{**long, "table_bytes": 10**12, "optimizer": "AdagradMomentum"}])
     console = Console(record=True, width=80, file=io.StringIO())
@@ -337,7 +337,7 @@ def test_tokens_with_a_line_break_are_a_line_of_the_data():
 
 
 @pytest.mark.tfx
-def test_a_run_from_the_cache_shows_the_baselines_of_the_report_of_its_version(tmp_path):
+def test_cached_run_shows_the_baselines_of_its_versions_report(tmp_path):
     from pipelines.report.run_figures import known_quality
     from pipelines.report.run_report import NodeRun
 

@@ -139,7 +139,7 @@ def test_file_leads_forward_to_every_model_that_saw_it(graph):
     assert models("/data/2.csv") == {"2"}
 
 
-def test_difference_counts_tokens_in_and_out_and_shows_no_private_one(page):
+def test_difference_counts_tokens_and_shows_no_private_one(page):
     company, person = page.vocabularies
     assert (company.came, company.went, company.stayed) == (2, 1, 2)
     assert (company.new_tokens, company.lost_tokens) == (("New <Cab>", "More"), ("Blue",))
@@ -160,7 +160,7 @@ def test_token_has_a_row_of_its_table_or_none(graph):
     assert find_token(nodes, "company", "Blue") is None
 
 
-def test_token_is_looked_up_in_the_runs_own_vocabulary_whatever_the_artifacts_numbers_are(tmp_path):
+def test_token_is_looked_up_in_the_vocabulary_of_its_own_run(tmp_path):
     made = Root(tmp_path / "line")
     made.add_run(9, ["Flash"], ["anna"], auc=0.7)
     made.add_run(10, ["Taxi", "Flash"], ["anna"], auc=0.75, start=9)  # its address sorts before that of 9
@@ -175,7 +175,7 @@ def generations_of(graph, number):
     return generations(lineages_of(graph, pushes[number], pushes))
 
 
-def test_line_holds_the_runs_that_a_model_came_out_of_and_no_other(line):
+def test_line_holds_only_the_runs_that_a_model_came_out_of(line):
     assert [one.version for one in generations_of(line, 3)] == ["2", "3"]
     assert [one.version for one in generations_of(line, 2)] == ["2"]
 
@@ -201,13 +201,13 @@ def test_run_on_the_data_of_the_run_before_has_its_figures_too(tmp_path):
     assert "Examples" not in {node.type for node in second.nodes.values()}
 
 
-def test_artifact_belongs_to_one_generation_and_what_was_taken_over_is_its_source(line):
+def test_artifact_is_of_one_generation_and_source_of_the_next(line):
     first, second = generations_of(line, 3)
     assert not first.nodes.keys() & second.nodes.keys()
     assert {node.type for node in second.sources.values()} == {"ModelRun", "TransformGraph"}
 
 
-def test_page_of_a_line_shows_every_run_and_every_link_leads_somewhere(line):
+def test_page_of_a_line_shows_every_run_and_has_no_dead_link(line):
     lineages = lineages_of(line, the(line, "PushedModel", 3), {2: the(line, "PushedModel", 2)})
     page = collect_page(lineages[-1], lineages[0], lineages)
     read = Reader(lineage_html(page, "version 3"))
@@ -294,7 +294,7 @@ def test_command_says_where_a_row_is_and_which_models_saw_a_file(root, capsys):
     assert "pushed version 1" not in out
 
 
-def test_command_tells_a_tokens_row_in_every_run_that_the_model_came_out_of(line, tmp_path, capsys):
+def test_command_tells_a_tokens_row_in_every_run_of_the_line(line, tmp_path, capsys):
     out = run(capsys, "--recorded", str(tmp_path / "line"), "--token", "company=Taxi").splitlines()
     assert [text.strip() for text in out[1:]] == [
         "version 3: row 1, counted 2 times in 1.csv to 3.csv", "version 2: row 1, counted 1 times in 1.csv to 2.csv",

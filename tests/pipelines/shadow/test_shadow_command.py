@@ -38,7 +38,7 @@ def arguments(folder, *more):
     return "shadow", folder / "old", folder / "new", folder / "log.gz", *more
 
 
-def test_command_in_a_process_of_its_own_fails_by_a_bound_and_writes_its_page(folder, tmp_path):
+def test_command_process_fails_by_a_bound_and_writes_its_page(folder, tmp_path):
     out = tmp_path / "out"
     options = ("--set", "outputs.score.max=0.5", "--set", "slices=[country]", "--public", "country", "--out", str(out))
     command = [sys.executable, "-m", "pipelines.commands.cli", *map(str, arguments(folder, *options))]

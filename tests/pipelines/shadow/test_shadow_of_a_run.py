@@ -36,7 +36,7 @@ def test_pipeline_without_the_section_has_no_shadow():
     assert "shadow_blessing" not in nodes["EmbeddingPusher"].inputs
 
 
-def test_shadow_compares_the_trained_model_with_the_last_pushed_one(log):
+def test_shadow_compares_trained_model_with_the_last_pushed_one(log):
     nodes = _nodes(f"shadow={log}", "shadow.latency.p95=2", against="/pushed/1")
     shadow = nodes["Shadow"]
     assert shadow.inputs["model"] == nodes["EmbeddingTrainer"].outputs["model"]

@@ -35,7 +35,7 @@ def table_configs(tmp_path):
     return folder
 
 
-def test_without_a_run_there_are_no_limits_and_the_command_is_named(tmp_path):
+def test_limits_without_a_run_are_none_and_the_command_is_named(tmp_path):
     limits, source = limits_of(taxi(tmp_path))
     assert limits is None
     assert source.startswith("no run has computed the limits of v6e-8: `tfx-embeddings run` with")

@@ -60,7 +60,7 @@ def test_refusal_is_shown_word_for_word():
     assert lines[-2] == "  ... and 11 more lines, which `--json` writes"
 
 
-def test_command_without_the_compiler_is_one_error_before_anything_runs(tmp_path, monkeypatch, capsys):
+def test_command_without_compiler_is_one_error_before_any_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cli, "silence", lambda: None)
     options = ["--topology", "v3-8", "--compiler", "tpu", "--compiler-python", str(tmp_path / "python")]
     with pytest.raises(SystemExit) as caught:
@@ -105,7 +105,7 @@ def test_every_example_compiles_for_every_generation(file, topology, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(COMPILER is None, reason="the TPU compiler is not installed: `make tpu-compiler`")
-def test_plan_with_copies_does_not_fit_where_the_compiler_refuses_the_step():
+def test_plan_with_copies_does_not_fit_where_compiler_refuses():
     """On v5e the compiler copies tables of 64 columns into a padded layout."""
     report = compiled(load_config(f"{EXAMPLES}/taxi.yaml", []), "v5e-4", 2_000_000)
     assert report.memory["fullest_core_bytes"] < report.memory["bytes_per_core"] / 2
