@@ -74,7 +74,7 @@ def test_internal_names_of_tensorflow_stand_in_their_named_place():
     assert found <= INTERNAL_ALLOWED
 
 
-def test_names_of_tensorflow_are_replaced_in_their_named_place_alone():
+def test_names_of_tensorflow_are_replaced_in_named_places_alone():
     targets = [
         (name, ast.unparse(target))
         for name, tree in trees()
@@ -111,7 +111,7 @@ def test_nothing_is_pickled(module):
 
 
 @pytest.mark.room("tpu_compiler")
-def test_private_names_of_jaxlib_are_in_the_process_of_the_tpu_compiler():
+def test_private_names_of_jaxlib_are_in_the_compilers_process():
     """The process that compiles for SparseCores imports JAX's public modules alone."""
     found = {name for name, tree in trees() if {"jax", "jaxlib"} & {one.partition(".")[0] for one in imported(tree)}}
     processes = {f"embedding_core/tpu_compiler/{name}_process.py" for name in ("compiler", "sparse_core")}
@@ -175,7 +175,7 @@ def test_wings_that_the_docs_name_are_those_of_the_contract():
     assert floors(drawn.split(">")) == floors(contract("the wings of pipelines")["layers"])
 
 
-def test_every_component_is_in_the_contract_of_their_independence():
+def test_every_component_is_in_the_contract_of_independence():
     folders = {f"components.{path.parent.name}" for path in (ROOT / "components").glob("*/component.py")}
     rooms = {f"components.{room}" for room in ROOMS}
     assert set(contract("components never import each other")["modules"]) == folders - rooms

@@ -66,7 +66,7 @@ def test_training_checkpoint_of_every_layout_is_retrieved(written, tmp_path):
         assert_tables(written, tmp_path / layout, manifest.config, manifest.vocabularies)
 
 
-def test_training_checkpoint_of_every_layout_is_restored_by_the_host_engine(written):
+def test_host_engine_restores_training_checkpoint_of_each_layout(written):
     config, rows = verify(written / "embedding_checkpoint").config, expected(written, "tables")
     for layout in layouts_of(written):
         engine = HostEngine(config)
@@ -110,7 +110,7 @@ def formats_written(tmp_path_factory):
     return {(one["format"], one["version"]) for one in found if "format" in one}
 
 
-def test_there_are_files_of_every_number_of_a_format_up_to_todays(formats_written):
+def test_every_format_number_up_to_today_has_files(formats_written):
     today = formats_of_today()
     assert {name for name, _ in today} >= {"embedding-checkpoint", "training-checkpoint", "dense-part"}
     missing = {(name, one) for name, last in today for one in range(1, last + 1)} - formats_written

@@ -156,7 +156,7 @@ def link_of(request):
     return Link(content=request["delta"], **values)
 
 
-def test_client_cut_off_at_every_request_goes_on_where_the_server_is(bases):
+def test_client_cut_off_anywhere_goes_on_where_the_server_is(bases):
     base, folder, _ = bases[0]
     world, published = copy.deepcopy(base), read_state(folder)
     first, chain, cuts = published.digest(), [], 0

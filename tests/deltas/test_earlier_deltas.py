@@ -32,7 +32,7 @@ def written(tmp_path_factory):
     return folder
 
 
-def test_deltas_lead_from_state_to_state_with_the_answers_of_then(written):
+def test_earlier_deltas_lead_to_the_states_and_answers_of_then(written):
     base = written / "served"
     version, first, chain = newest_chain(str(base))
     assert len(chain) == 3
@@ -67,7 +67,7 @@ def test_content_of_a_delta_has_todays_bytes(written):
         assert state.digest() == link.digest
 
 
-def test_manifests_of_deltas_and_of_a_version_and_its_layout_have_todays_bytes(written, tmp_path):
+def test_earlier_manifests_and_layout_have_todays_bytes(written, tmp_path):
     base = written / "served"
     version, first, chain = newest_chain(str(base))
     write_updates(tmp_path, version, read_chain(base, version, first))

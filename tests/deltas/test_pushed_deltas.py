@@ -231,7 +231,7 @@ def test_verify_reads_deltas_too(models, served, command, capsys):
     assert "delta 1 of version 1 is missing" in capsys.readouterr().err
 
 
-def test_run_and_follow_want_the_secret_before_anything_is_loaded(tmp_path, monkeypatch, command, capsys):
+def test_run_and_follow_want_the_secret_before_loading_anything(tmp_path, monkeypatch, command, capsys):
     write_day(tmp_path, 1, range(30))
     (tmp_path / "my.yaml").write_text(CONFIG + "push: {deltas: true}\n")
     monkeypatch.delenv("TFX_EMBEDDINGS_DELTA_SECRET")

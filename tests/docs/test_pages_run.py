@@ -113,7 +113,7 @@ def test_commands_of_metadata(readme):
     readme.follow_page("docs/faults.md")
 
 
-def test_follow_runs_with_the_configuration_of_its_page_until_it_is_stopped(tmp_path):
+def test_follow_runs_with_its_pages_configuration_until_stopped(tmp_path):
     (block,) = (block for block in blocks_of("docs/follow.md") if block.language == "yaml")
     reader = Reader(tmp_path, yaml.safe_dump({**yaml.safe_load(CONFIG), **yaml.safe_load(block.text)}))
     write_day(tmp_path / "events", "1")

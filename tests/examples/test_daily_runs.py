@@ -35,12 +35,12 @@ def train_items(rows):
     return [row["StockCode"] for row in rows if row["split"] == "train"]
 
 
-def test_first_span_is_the_month_before_and_every_later_one_a_day():
+def test_first_span_is_the_month_before_and_later_ones_are_days():
     items = {day: train_items(rows) for day, rows in days().items()}
     assert items == {"2011-09-30": ["1", "2"], "2011-10-02": ["1", "3"], "2011-10-04": ["3"]}
 
 
-def test_pairs_are_of_the_next_day_and_of_what_was_known_in_the_evening():
+def test_pairs_are_of_the_next_day_and_known_in_the_evening():
     pairs = {day: [row for row in rows if row["split"] == f"pairs of {day}"] for day, rows in days().items()}
     assert [row["StockCode"] for row in pairs["2011-09-30"] if row["label"]] == ["1"], "item 3 was not known"
     assert {row["label"] for row in pairs["2011-10-04"]} == {0, 1}
@@ -55,7 +55,7 @@ def test_days_that_are_there_are_not_written_again(tmp_path):
     assert {path.stat().st_mtime for path in tmp_path.iterdir()} == {1}
 
 
-def test_later_run_reads_a_window_and_goes_on_from_the_run_before(tmp_path):
+def test_later_run_reads_a_window_and_goes_on_from_the_last_run(tmp_path):
     write_days(PURCHASES, tmp_path, "2011-09", "2011-10")
     place = f"data.path={tmp_path}/{{YYYY}}-{{MM}}-{{DD}}.parquet"
     config = load_config(CONFIG, [place, *overrides_of("2011-10-04", is_first=False, window=3)])

@@ -39,7 +39,7 @@ LINES = (
 )
 
 
-def test_read_purchases_drops_cancellations_unknown_customers_and_codes_that_are_no_products(tmp_path):
+def test_cancellations_unknown_customers_and_postage_are_dropped(tmp_path):
     lines = [_line("C1", "10001", "2011-01-01", "7.0"), _line("1", "POST", "2011-01-01", "7.0")]
     lines += [_line("1", "10001", "2011-01-01", ""), _line("1", "10001A", "2011-01-01", "7.0")]
     assert [purchase.item for purchase in _purchases(tmp_path, *lines)] == ["10001A"]
@@ -113,7 +113,7 @@ def test_online_retail_gives_the_published_pairs_and_baselines():
     assert (round(popularity, 3), round(bought_before, 3)) == (0.790, 0.826)
 
 
-def test_the_config_reads_what_was_prepared_and_never_chooses_by_the_eval_split(tmp_path):
+def test_config_reads_prepared_data_and_has_no_early_stopping(tmp_path):
     _purchases(tmp_path, *LINES)
     prepare_data.main([str(tmp_path), str(tmp_path / "out")])
     file = Path(prepare_data.__file__).with_name("online_retail.yaml")

@@ -39,13 +39,13 @@ def errors_of(manifest):
 
 
 @pytest.mark.parametrize("name", COMPILED)
-def test_pods_of_compiled_pipelines_follow_the_schema_of_kubernetes(name):
+def test_pods_of_compiled_pipelines_follow_kubernetes_schema(name):
     pods = pods_of(golden_documents(name))
     assert len(pods) > 5
     assert {task: found for task, pod in pods.items() if (found := errors_of(pod))} == {}
 
 
-def test_pods_of_slices_and_written_manifests_follow_the_schema_of_kubernetes():
+def test_slices_and_written_manifests_follow_kubernetes_schema():
     manifests = {**slice_pods(), **written_manifests()[0], **manifests_before_a_run()}
     assert {one["kind"] for one in manifests.values()} >= {"Pod", "Deployment", "Service"}
     assert {name: found for name, one in manifests.items() if (found := errors_of(one))} == {}
@@ -85,7 +85,7 @@ def platform_message():
     return message_factory.MessageFactory(pool).GetPrototype(kind)
 
 
-def test_second_document_follows_the_schema_of_kubeflow_pipelines():
+def test_second_document_follows_schema_of_kubeflow_pipelines():
     kind, parsed = platform_message(), 0
     for _, *platform in map(golden_documents, COMPILED):
         for one in platform:

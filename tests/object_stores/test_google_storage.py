@@ -46,14 +46,14 @@ def test_no_reader_sees_half_a_version_however_pushes_are_killed(store, tmp_path
 
 @pytest.mark.tfx
 @pytest.mark.timeout(3600)
-def test_demo_runs_with_its_root_its_versions_and_its_checkpoints_in_the_store(store, tmp_path):
+def test_demo_runs_with_root_versions_and_checkpoints_in_store(store, tmp_path):
     report = json.loads(run(store, "demo_run", "gs://bucket", tmp_path))
     assert (report["whole"], report["wrong"], len(report["checkpoints"])) == (1, [], 1)
 
 
 @pytest.mark.tfx
 @pytest.mark.timeout(3600)
-def test_run_killed_while_it_uploads_checkpoints_ends_with_the_tables_of_a_calm_run(store, tmp_path):
+def test_run_killed_in_checkpoint_upload_ends_with_same_tables(store, tmp_path):
     report = json.loads(run(store, "killed_runs", "gs://bucket", 4, 1, tmp_path))
     sys.stdout.write(f"{report}\n")
     assert min(report["killed"].values()) >= 1

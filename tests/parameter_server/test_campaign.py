@@ -70,7 +70,7 @@ def test_a_killed_worker_is_replaced(cluster, folder):
     assert result["evals"][-1]["auc"] > 0.77
 
 
-def test_a_killed_server_ends_the_run_which_continues_from_the_last_checkpoint(cluster, folder):
+def test_run_ended_by_a_killed_server_resumes_at_last_checkpoint(cluster, folder):
     settings = {"large": True, "run": "server", "checkpoint_every": 20, "eval_every": 1000}
     with clusters.started_chief(cluster, folder, "train", **settings) as chief:
         wait_for_checkpoint(folder, "server", 20)

@@ -23,7 +23,7 @@ def test_a_step_on_servers_is_a_step_of_the_host_engine(results):
     assert len(differing) == 8 * 2 + 8 + 10  # features, tables, slots
 
 
-def test_large_tables_are_on_both_servers_and_slots_beside_their_rows(results):
+def test_large_tables_are_on_both_servers_with_slots_beside_rows(results):
     devices = results["exact"]["devices"]
     assert len(set(devices["adam"])) == 2
     assert devices["adam/momenta"] == devices["adam"]
@@ -43,6 +43,6 @@ def test_training_runs_all_steps_on_all_rows(results):
     assert facts["device"] == "parameter_server"
 
 
-def test_model_learns_and_its_tables_are_those_of_the_last_checkpoint(results):
+def test_model_learns_and_has_the_tables_of_the_last_checkpoint(results):
     assert results["train"]["evals"][-1]["auc"] > 0.7
     assert results["train"]["same_as_saved"]

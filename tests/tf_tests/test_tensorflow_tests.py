@@ -66,7 +66,7 @@ def test_tensorflows_tests_pass_but_for_the_documented_ones(topology):
 @pytest.mark.timeout(3600)
 @needs_checkout
 @pytest.mark.parametrize(("topology", "of_one_chip"), [("1x1", set()), ("1x2", OF_ONE_CHIP)])
-def test_tensorflows_tests_of_sparse_cores_pass_but_for_the_documented_ones(topology, of_one_chip):
+def test_tensorflows_sparse_core_tests_pass_as_documented(topology, of_one_chip):
     failing, counts = run(topology, "--sparse-cores")
     assert {re.sub(r" \(.*", "", name) for name in failing} == NOT_PASSING_ON_SPARSE_CORES | of_one_chip
     assert [total for _, total in counts.values()] == [10, 6, 1, 6, 6]
