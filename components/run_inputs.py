@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from components.artifact_files import read_embedding_config, read_vocabularies
 from components.transform_graph import number_columns, open_transform_graph
 from embedding_core.columns import DenseInputs
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import CheckpointError, ConfigError, VocabularyError
+from embedding_core.tasks import Task
 from embedding_core.training import Inputs
 from embedding_core.training.finished_run import RunDescription
 
@@ -22,14 +23,16 @@ class NumberSources:
     Attributes:
       config: the tables and features.
       dense: names of the dense features.
-      labels: names of the labels and of the sample weight, if the run has any.
+      tasks: what the model is trained for.
+      weight: name of the sample weight, or None.
       transform_graph: folder of a TransformGraph artifact, or None.
       schema_file: path of a schema, or None.
     """
 
     config: EmbeddingConfig
-    dense: Sequence[str]
-    labels: Sequence[str]
+    dense: tuple[str, ...]
+    tasks: tuple[Task, ...]
+    weight: str | None
     transform_graph: str | None
     schema_file: str | None
 
@@ -40,11 +43,32 @@ class NumberSources:
 
     def of_labels(self) -> DenseInputs | None:
         """Return labels and weight; None if the run has neither."""
-        return self._of(self.labels, self.labels) if self.labels else None
+        labels = self._labels()
+        return self._of(labels, labels) if labels else None
 
-    def of_training(self) -> DenseInputs:
-        """Return all that training needs: dense features, transformed columns, labels and weight."""
-        return self._of((*self.dense, *self._transformed(), *self.labels), self.dense)
+    def inputs(self, vocabularies: str, names: Iterable[str]) -> Inputs:
+        """Return the inputs of training: features, dense inputs, labels and weight.
+
+        Args:
+          vocabularies: folder of the Vocabularies artifact.
+          names: names of the vocabularies.
+
+        Raises:
+          ConfigError: numbers are needed, and there is neither transform graph nor schema.
+        """
+        source = self._of((*self.dense, *self._transformed(), *self._labels()), self.dense)
+        return Inputs(
+            config=self.config,
+            vocabularies={name: os.path.join(vocabularies, f"{name}.txt") for name in names},
+            dense=self.dense,
+            tasks=self.tasks,
+            weight=self.weight,
+            raw_spec=source.spec,
+            transform=source.transform,
+        )
+
+    def _labels(self) -> tuple[str, ...]:
+        return tuple(filter(None, (*(task.key for task in self.tasks), self.weight)))
 
     def _transformed(self) -> list[str]:
         columns = (feature.column for feature in self.config.features)
@@ -77,35 +101,10 @@ def sources_of_run(
     return NumberSources(
         config=run.config,
         dense=run.dense,
-        labels=tuple(filter(None, (*(task.key for task in run.tasks), run.weight))),
-        transform_graph=transform_graph,
-        schema_file=None if schema is None else os.path.join(schema, "schema.pbtxt"),
-    )
-
-
-def inputs_of_run(
-    run: RunDescription, vocabularies: str, *, transform_graph: str | None = None, schema: str | None = None
-) -> Inputs:
-    """Rebuild the inputs of a finished run: features, dense inputs, labels and weight.
-
-    Args:
-      run: `training.json` of the ModelRun.
-      vocabularies: folder of the Vocabularies artifact.
-      transform_graph: as in `sources_of_run`.
-      schema: as in `sources_of_run`.
-
-    Raises:
-      ConfigError: numbers are needed, and there is neither transform graph nor schema.
-    """
-    source = sources_of_run(run, transform_graph=transform_graph, schema=schema).of_training()
-    return Inputs(
-        config=run.config,
-        vocabularies={name: os.path.join(vocabularies, f"{name}.txt") for name in run.vocabularies},
-        dense=run.dense,
         tasks=run.tasks,
         weight=run.weight,
-        raw_spec=source.spec,
-        transform=source.transform,
+        transform_graph=transform_graph,
+        schema_file=None if schema is None else os.path.join(schema, "schema.pbtxt"),
     )
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from components.run_inputs import NumberSources
@@ -13,7 +12,7 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.schema import Json
 from embedding_core.tasks import Task
-from embedding_core.training import Inputs, TrainingConfig
+from embedding_core.training import TrainingConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,14 +39,6 @@ class Settings:
     dense_start: Json = dataclasses.field(default_factory=dict)
     scaling: Mapping[str, Json] = dataclasses.field(default_factory=dict)
 
-    def task_list(self, transform_graph: str | None) -> tuple[Task, ...]:
-        """Return what the model is trained for, with the classes that Transform found.
-
-        Args:
-          transform_graph: folder of the TransformGraph artifact, or None.
-        """
-        return tuple(_with_classes(Task.from_mapping(task), transform_graph) for task in self.tasks)
-
     @property
     def training_config(self) -> TrainingConfig:
         """Settings of the training; the default of `candidate_features` is that of the model's arguments."""
@@ -59,38 +50,21 @@ class Settings:
                 config = config.replace(**{key: section.replace(candidate_features=candidate)})
         return config
 
-    def sources(
-        self, config: EmbeddingConfig, tasks: Sequence[Task], transform_graph: str | None, schema_file: str | None
-    ) -> NumberSources:
-        """Return the sources of dense features, labels and weight."""
-        return NumberSources(
-            config=config,
-            dense=tuple(self.dense),
-            labels=tuple(filter(None, (*(task.key for task in tasks), self.weight_key))),
-            transform_graph=transform_graph,
-            schema_file=schema_file,
-        )
-
-    def inputs(
-        self, config: EmbeddingConfig, vocabularies: Iterable[str], sources: NumberSources, tasks: tuple[Task, ...]
-    ) -> Inputs:
-        """Return the inputs of the model.
+    def sources(self, config: EmbeddingConfig, transform_graph: str | None, schema_file: str | None) -> NumberSources:
+        """Return the sources of dense features, labels and weight; the tasks have the classes that Transform found.
 
         Args:
           config: tables and features.
-          vocabularies: names of the vocabularies, whose files are in the folder `self.vocabularies`.
-          sources: what `sources` returns.
-          tasks: what `task_list` returns.
+          transform_graph: folder of the TransformGraph artifact, or None.
+          schema_file: path of a schema, or None.
         """
-        source = sources.of_training()
-        return Inputs(
+        return NumberSources(
             config=config,
-            vocabularies={name: os.path.join(self.vocabularies, f"{name}.txt") for name in vocabularies},
             dense=tuple(self.dense),
-            tasks=tasks,
+            tasks=tuple(_with_classes(Task.from_mapping(task), transform_graph) for task in self.tasks),
             weight=self.weight_key,
-            raw_spec=source.spec,
-            transform=source.transform,
+            transform_graph=transform_graph,
+            schema_file=schema_file,
         )
 
 

@@ -10,7 +10,7 @@ from tfx.dsl.components.base import base_executor
 from components import component_spec as keys
 from components import progress
 from components.base_executor import ComponentExecutor, Execution, files_below
-from components.run_inputs import inputs_of_run, same_run_digests
+from components.run_inputs import same_run_digests, sources_of_run
 from embedding_core.evaluation import (
     Check,
     JudgedModel,
@@ -56,7 +56,8 @@ def _judged_model(execution: Execution) -> JudgedModel:
     model_run, vocabularies = execution.uri(keys.MODEL_RUN), execution.uri(keys.VOCABULARIES)
     run = restore_run(model_run)
     same_run_digests(run.description, model_run, vocabularies, execution.uri(keys.TABLE_CONFIGS))
-    inputs = inputs_of_run(run.description, vocabularies, **execution.given_uris(keys.TRANSFORM_GRAPH, keys.SCHEMA))
+    sources = sources_of_run(run.description, **execution.given_uris(keys.TRANSFORM_GRAPH, keys.SCHEMA))
+    inputs = sources.inputs(vocabularies, run.description.vocabularies)
     return JudgedModel(run=run, inputs=inputs, eval_files=files_below(execution.split_folders(keys.EXAMPLES, "eval")))
 
 

@@ -102,10 +102,9 @@ def limits_of_training(
     graph, schema = given.get(keys.TRANSFORM_GRAPH), given.get(keys.SCHEMA)
     custom = with_steps(custom, execution.properties.get(keys.TRAINING_STEPS))
     settings = read_settings({**custom, "vocabularies": given[keys.VOCABULARIES]}, Settings)
-    tasks = settings.task_list(graph)
-    sources = settings.sources(config, tasks, graph, None if schema is None else os.path.join(schema, "schema.pbtxt"))
+    sources = settings.sources(config, graph, None if schema is None else os.path.join(schema, "schema.pbtxt"))
     job = TrainingJob(
-        inputs=settings.inputs(config, vocabularies, sources, tasks),
+        inputs=sources.inputs(settings.vocabularies, vocabularies),
         training=settings.training_config,
         model="",
         train_files=files_below(execution.split_folders(keys.EXAMPLES, "train")),

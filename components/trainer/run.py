@@ -25,7 +25,6 @@ from embedding_core.rooms import hooks
 from embedding_core.schema import Json
 from embedding_core.serving import export_model
 from embedding_core.storage import file_digest, folder_digests, is_remote
-from embedding_core.tasks import Task
 from embedding_core.training import TrainingJob, TrainingResult, fingerprint, train
 from embedding_core.training.encoded_rows import rows_key
 from embedding_core.training.finished_run import RunDescription
@@ -72,11 +71,10 @@ def open_training(fn_args: FnArgs) -> OpenTraining:
       EmbeddingError: an artifact or a setting is missing or invalid.
     """
     settings = read_settings(fn_args.custom_config, RunSettings)
-    tasks = settings.task_list(fn_args.transform_graph_path)
     config = read_embedding_config(settings.table_configs)
     vocabularies = read_vocabularies(settings.vocabularies)
-    sources = settings.sources(config, tasks, fn_args.transform_graph_path, fn_args.schema_path)
-    job = _job(fn_args, settings, config, vocabularies, sources, tasks)
+    sources = settings.sources(config, fn_args.transform_graph_path, fn_args.schema_path)
+    job = _job(fn_args, settings, vocabularies, sources)
     return OpenTraining(settings, config, vocabularies, sources, job)
 
 
@@ -128,17 +126,15 @@ class _Progress:
 def _job(
     fn_args: FnArgs,
     settings: RunSettings,
-    config: EmbeddingConfig,
     vocabularies: Mapping[str, Vocabulary],
     sources: NumberSources,
-    tasks: tuple[Task, ...],
 ) -> TrainingJob:
     def warm_start(variables: Mapping[str, Blocks]) -> None:
         digests = {name: vocabulary.digest for name, vocabulary in vocabularies.items()}
-        load_checkpoint_into(str(settings.warm_start), variables, config, vocabulary_digests=digests)
+        load_checkpoint_into(str(settings.warm_start), variables, sources.config, vocabulary_digests=digests)
 
     return TrainingJob(
-        inputs=settings.inputs(config, vocabularies, sources, tasks),
+        inputs=sources.inputs(settings.vocabularies, vocabularies),
         training=settings.training_config,
         model=settings.model_module,
         arguments=dict(settings.arguments),

@@ -14,7 +14,7 @@ from ml_metadata import MetadataStore
 
 from components.artifact_files import read_embedding_config
 from components.example_gen.spans import Gaps
-from components.run_inputs import inputs_of_run
+from components.run_inputs import sources_of_run
 from components.transform_graph import range_problems
 from embedding_core.checkpoint.dense import DENSE, read_dense
 from embedding_core.checkpoint.remap import REPORT as REMAP_REPORT
@@ -82,7 +82,7 @@ def collect_report(
     compared = known_quality(reports, runs, result.version)
     if compared is None:
         scores, rows = compare_with_baselines(
-            inputs_of_run(run, tokens, transform_graph=graph),
+            sources_of_run(run, transform_graph=graph).inputs(tokens, run.vocabularies),
             train_files=_files(by_type["Examples"], "train"),
             eval_files=_files(by_type["Examples"], "eval"),
             model_folder=os.path.join(by_type["Model"].uri, "Format-Serving"),
