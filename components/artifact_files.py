@@ -1,4 +1,4 @@
-"""Reads artifacts of tables and vocabularies, and records with their checksums, from any file system that TFX reads."""
+"""Reads artifacts of tables, and records with their checksums."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import google_crc32c
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError, DataError
-from embedding_core.storage import bounds, is_remote, masked, read_bounded
-from embedding_core.vocabulary import Vocabulary, load_vocabularies
+from embedding_core.storage import bounds, masked, read_bounded
 
 EMBEDDING_CONFIG_FILE = "embedding_config.json"
 RECORD_SUFFIX = ".lineage.json"
@@ -28,32 +27,11 @@ def read_embedding_config(folder: str) -> EmbeddingConfig:
     """
     path = os.path.join(folder, EMBEDDING_CONFIG_FILE)
     try:
-        return EmbeddingConfig.from_json(content_of(path))
+        return EmbeddingConfig.from_json(read_bounded(path))
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{path!r} is not what TableConfigGen wrote ({error}): restore it, or run TableConfigGen again."
         ) from error
-
-
-def content_of(path: str) -> bytes:
-    """Read a small file of an artifact."""
-    if not is_remote(path):
-        return read_bounded(path)
-    from tfx.dsl.io import fileio
-
-    with fileio.open(path, "rb") as file:
-        return bytes(file.read())
-
-
-def read_vocabularies(folder: str) -> dict[str, Vocabulary]:
-    """Return the vocabularies of a Vocabularies artifact, verified, by name.
-
-    Raises:
-      VocabularyError: a file is missing or damaged, or the folder has no vocabulary.
-    """
-    from tfx.dsl.io import fileio
-
-    return load_vocabularies(folder, open_file=fileio.open, list_folder=fileio.listdir)
 
 
 # Reads the records of TFRecord files that others wrote, without TensorFlow, whose reader does not bound a record.

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 from tfx import types
 from tfx.types import standard_artifacts
 
-from components.artifact_files import read_embedding_config, read_vocabularies
+from components.artifact_files import read_embedding_config
 from components.artifacts import EmbeddingCheckpoint, TableConfigs, Vocabularies
 from components.compat import register_visualization
 from embedding_core.config import TableConfig
@@ -30,7 +30,7 @@ from embedding_core.display import shown_token
 from embedding_core.optimizers import Optimizer
 from embedding_core.schema import Json
 from embedding_core.storage import read_json
-from embedding_core.vocabulary import Vocabulary
+from embedding_core.vocabulary import Vocabulary, load_vocabularies
 
 Page: TypeAlias = Iterator[str]
 """Pieces of HTML."""
@@ -64,7 +64,7 @@ def _shown_type(artifact: types.Artifact) -> type[types.Artifact]:
 
 
 def _vocabularies(artifact: Any) -> Page:
-    for name, vocabulary in sorted(read_vocabularies(artifact.uri).items()):
+    for name, vocabulary in sorted(load_vocabularies(artifact.uri).items()):
         features = ", ".join(sorted(vocabulary.features))
         yield (
             f"<h4>{_text(name)}</h4>{len(vocabulary):,} of {vocabulary.distinct:,} tokens, {vocabulary.coverage:.1%} "

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
-from components.artifact_files import read_embedding_config, read_vocabularies
+from components.artifact_files import read_embedding_config
 from components.transform_graph import number_columns, open_transform_graph
 from embedding_core.columns import DenseInputs
 from embedding_core.config import EmbeddingConfig
@@ -14,6 +14,7 @@ from embedding_core.errors import CheckpointError, ConfigError, VocabularyError
 from embedding_core.tasks import Task
 from embedding_core.training import Inputs
 from embedding_core.training.finished_run import RunDescription
+from embedding_core.vocabulary import load_vocabularies
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,7 +130,7 @@ def same_run_digests(run: RunDescription, model_run: str, vocabularies: str, tab
             f"the model run {model_run!r} was trained with other tables than those of {table_configs!r}: take both "
             "from the same run."
         )
-    given = read_vocabularies(vocabularies)
+    given = load_vocabularies(vocabularies)
     used = {table.vocabulary: table.name for table in run.config.tables if table.vocabulary is not None}
     digests = {name: given[name].digest for name in sorted(used) if name in given}
     _check_digests(used, digests, run.vocabularies)

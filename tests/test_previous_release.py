@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from components.artifact_files import read_embedding_config, read_vocabularies
+from components.artifact_files import read_embedding_config
 from components.pusher.proof import prove_again
 from components.pusher.publish import publish
 from components.pusher.rollback import roll_back
@@ -26,6 +26,7 @@ from embedding_core.engines import HostEngine
 from embedding_core.training import Inputs, TrainingJob, train
 from embedding_core.training import job as job_module
 from embedding_core.training.finished_run import RunDescription, restore_run
+from embedding_core.vocabulary import load_vocabularies
 
 pytestmark = pytest.mark.tfx
 
@@ -52,13 +53,13 @@ def rows_of(reader, key):
 
 @pytest.mark.parametrize("name", ["base_vocabularies", "vocabularies"])
 def test_vocabularies_are_read(name):
-    vocabulary = read_vocabularies(str(FILES / name))["item"]
+    vocabulary = load_vocabularies(str(FILES / name))["item"]
     assert vocabulary.digest == EXPECTED["digests"][name]
     assert vocabulary.features["item"].rows == 155
 
 
 def test_evolution_of_a_vocabulary_is_read():
-    vocabulary = read_vocabularies(str(FILES / "vocabularies"))["item"]
+    vocabulary = load_vocabularies(str(FILES / "vocabularies"))["item"]
     assert [token.decode() for token in vocabulary.tokens.to_pylist()] == EXPECTED["tokens"]
     assert vocabulary.evolution.idle.tolist() == EXPECTED["idle"]
     assert vocabulary.evolution.base == EXPECTED["digests"]["base_vocabularies"]
@@ -80,7 +81,7 @@ def test_embedding_checkpoint_verifies_and_fills_an_engine():
 
 def test_embedding_checkpoint_is_remapped_to_another_vocabulary(tmp_path):
     config = verify(FILES / "embedding_checkpoint").config
-    base = read_vocabularies(str(FILES / "base_vocabularies"))["item"]
+    base = load_vocabularies(str(FILES / "base_vocabularies"))["item"]
     table = config.tables[0].replace(vocabulary_size=len(base) + 1)
     config = config.replace(tables=(table,))
     remap(FILES / "embedding_checkpoint", config, {"item": base}, tmp_path / "new")

@@ -6,10 +6,11 @@ from tfx.dsl.components.base import base_executor
 
 from components import component_spec as keys
 from components import progress
-from components.artifact_files import read_embedding_config, read_vocabularies
+from components.artifact_files import read_embedding_config
 from components.base_executor import ComponentExecutor, Execution
 from embedding_core.checkpoint import remap
 from embedding_core.training_config import RemapPolicy
+from embedding_core.vocabulary import load_vocabularies
 
 _COUNTS = ("kept", "new", "dropped", "kept_traffic")
 
@@ -32,7 +33,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
         manifest, report = remap(
             execution.uri(keys.EARLIER_CHECKPOINT),
             config,
-            read_vocabularies(execution.uri(keys.VOCABULARIES)),
+            load_vocabularies(execution.uri(keys.VOCABULARIES)),
             artifact.uri,
             policy=policy,
             progress=lambda key, done, total: progress.report(f"load {key}", done, total),

@@ -9,13 +9,14 @@ from tfx.dsl.components.base import base_executor
 
 from components import component_spec as keys
 from components import progress
-from components.artifact_files import read_embedding_config, read_vocabularies
+from components.artifact_files import read_embedding_config
 from components.base_executor import ComponentExecutor, Execution
 from embedding_core.checkpoint import latest_training_checkpoint, retrieve
 from embedding_core.checkpoint.dense import DENSE
 from embedding_core.config import NonfiniteRows
 from embedding_core.errors import ConfigError
 from embedding_core.training.finished_run import slice_of_run
+from embedding_core.vocabulary import load_vocabularies
 
 
 class Executor(ComponentExecutor, base_executor.BaseExecutor):
@@ -41,7 +42,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
             latest_training_checkpoint(os.path.join(model_run, "checkpoints")),
             config,
             artifact.uri,
-            vocabularies=read_vocabularies(execution.uri(keys.VOCABULARIES)),
+            vocabularies=load_vocabularies(execution.uri(keys.VOCABULARIES)),
             slice_=slice_of_run(model_run),
             dense=os.path.join(model_run, DENSE),
             nonfinite="keep" if nonfinite == "keep" else "error",

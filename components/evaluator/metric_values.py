@@ -18,7 +18,7 @@ import numpy.typing as npt
 import tensorflow as tf
 from tensorflow_model_analysis.proto import config_pb2
 
-from components.artifact_files import read_embedding_config, read_vocabularies
+from components.artifact_files import read_embedding_config
 from components.evaluator import own_metrics, tfma_parts
 from components.evaluator.model_scores import ModelScores, Numbers, ScoredBatch, Scorer
 from components.evaluator.tfma_parts import Combiner, Metrics, Positions, SliceGroups
@@ -29,6 +29,7 @@ from embedding_core.evaluation.towers import ExportedTowers
 from embedding_core.quality_rules import NOTHING_LEFT_OUT, RankingMetric, RankingSettings, ranking_metric
 from embedding_core.tasks import POSITIVE
 from embedding_core.training import Inputs
+from embedding_core.vocabulary import load_vocabularies
 
 # Computes the AUC of each user's rows, and the mean AUC of the users by slice.
 
@@ -125,7 +126,7 @@ class RankedData:
         table = self.config.table_of(feature)
         if table.vocabulary is None:
             return [str(number).encode() for number in range(candidate_count(self.config, feature))]
-        found: list[bytes] = read_vocabularies(self.vocabularies)[table.vocabulary].tokens.to_pylist()
+        found: list[bytes] = load_vocabularies(self.vocabularies)[table.vocabulary].tokens.to_pylist()
         return found[: candidate_count(self.config, feature)]
 
 

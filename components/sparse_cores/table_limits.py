@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from components import component_spec as keys
-from components.artifact_files import content_of
 from components.base_executor import Execution, files_below
 from components.trainer_settings import Settings, read_settings, with_steps
 from embedding_core.config import EmbeddingConfig
@@ -15,7 +14,7 @@ from embedding_core.errors import ConfigError
 from embedding_core.planning.topology import Topology
 from embedding_core.schema import Json
 from embedding_core.sparse_cores import SparseCoreEmbeddingConfig
-from embedding_core.storage import sealed_json, unsealed_json
+from embedding_core.storage import exists, read_bounded, sealed_json, unsealed_json
 from embedding_core.training_config import TrainingConfig
 from embedding_core.vocabulary import Vocabulary
 
@@ -61,13 +60,11 @@ def read_sparse_core_limits(folder: str) -> Json | None:
     Raises:
       ConfigError: the file is not what TableConfigGen wrote.
     """
-    from tfx.dsl.io import fileio
-
     path = os.path.join(folder, SPARSE_CORE_LIMITS_FILE)
-    if not fileio.exists(path):
+    if not exists(path):
         return None
     try:
-        return unsealed_json(content_of(path))
+        return unsealed_json(read_bounded(path))
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{path!r} is not what TableConfigGen wrote ({error}): restore it, or run TableConfigGen again."

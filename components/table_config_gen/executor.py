@@ -11,7 +11,7 @@ from tfx.dsl.components.base import base_executor
 from tfx.dsl.io import fileio
 
 from components import component_spec as keys
-from components.artifact_files import EMBEDDING_CONFIG_FILE, read_vocabularies
+from components.artifact_files import EMBEDDING_CONFIG_FILE
 from components.base_executor import ComponentExecutor, Execution
 from embedding_core.checkpoint import read_manifest
 from embedding_core.config import EmbeddingConfig
@@ -21,6 +21,7 @@ from embedding_core.planning.table_overrides import TableSettings
 from embedding_core.planning.topology import GIB, named_topology
 from embedding_core.rooms import hooks
 from embedding_core.schema import ByName, Json, read
+from embedding_core.vocabulary import load_vocabularies
 
 _NONE = TableSettings()
 _PLAN_FILE = "plan.json"
@@ -41,7 +42,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
           VocabularyError: a vocabulary is damaged.
           CheckpointError: the previous run's checkpoint has no manifest, or a damaged one.
         """
-        vocabularies = read_vocabularies(execution.uri(keys.VOCABULARIES))
+        vocabularies = load_vocabularies(execution.uri(keys.VOCABULARIES))
         features = execution.json(keys.FEATURES)
         overrides: Mapping[str, TableSettings]
         overrides = read(ByName[TableSettings], execution.json(keys.TABLES) or {}, "tables")

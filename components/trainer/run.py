@@ -13,7 +13,7 @@ from tfx.components.trainer.fn_args_utils import FnArgs
 from tfx.dsl.io import fileio
 
 from components import progress
-from components.artifact_files import read_embedding_config, read_vocabularies
+from components.artifact_files import read_embedding_config
 from components.run_inputs import NumberSources
 from components.trainer_settings import RunSettings, read_settings
 from components.transform_graph import range_problems, read_ranges
@@ -29,7 +29,7 @@ from embedding_core.training import TrainingJob, TrainingResult, fingerprint, tr
 from embedding_core.training.encoded_rows import rows_key
 from embedding_core.training.finished_run import RunDescription
 from embedding_core.training_config import DenseStart
-from embedding_core.vocabulary import Vocabulary
+from embedding_core.vocabulary import Vocabulary, load_vocabularies
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ def open_training(fn_args: FnArgs) -> OpenTraining:
     """
     settings = read_settings(fn_args.custom_config, RunSettings)
     config = read_embedding_config(settings.table_configs)
-    vocabularies = read_vocabularies(settings.vocabularies)
+    vocabularies = load_vocabularies(settings.vocabularies)
     sources = settings.sources(config, fn_args.transform_graph_path, fn_args.schema_path)
     job = _job(fn_args, settings, vocabularies, sources)
     return OpenTraining(settings, config, vocabularies, sources, job)

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from tfx.dsl.io import fileio
 
-from components.artifact_files import read_vocabularies
 from components.vocabulary_gen.counting_plan import Base, CountedFeature, CountingPlan
 from components.vocabulary_gen.source_counts import (
     FACTS,
@@ -35,6 +34,7 @@ from embedding_core.vocabulary import (
     admitted_rows,
     evolved_vocabulary,
     length_percentiles,
+    load_vocabularies,
     load_vocabulary,
     merge_sorted,
     no_token_left,
@@ -56,7 +56,7 @@ def read_base(folder: str, evolution: Evolution) -> Base:
     Raises:
       VocabularyError: a vocabulary is damaged, or there is none.
     """
-    known = read_vocabularies(folder)
+    known = load_vocabularies(folder)
     sizes = {name: len(vocabulary) for name, vocabulary in known.items()}
     features = (vocabulary.features for vocabulary in known.values())
     columns = {name: summary.column for each in features for name, summary in each.items()}
@@ -94,7 +94,7 @@ def make_vocabulary(
     rule, private = plan.rules[name], plan.is_private(name)
     make = functools.partial(vocabulary_from_counts, name)
     if plan.base is not None and plan.has_base(name):
-        base = load_vocabulary(plan.base.folder, name, open_file=fileio.open)
+        base = load_vocabulary(plan.base.folder, name)
         make = functools.partial(evolved_vocabulary, base, **plan.base.evolution.evolution_rule())
     return make(tokens, counts, min_count=rule.min_count, max_size=rule.max_size, private=private, features=features)
 
@@ -328,5 +328,5 @@ def merge_parts(plan: CountingPlan, name: str, messages: Iterable[bytes], folder
     )
     check_any_token(name, size, vocabulary.unrepresentable)
     merged = merge_sorted([_blocks(part["path"]) for part in parts])
-    facts = save_in_blocks(vocabulary, merged, size, folder, open_file=fileio.open)
+    facts = save_in_blocks(vocabulary, merged, size, folder)
     return {"size": size, **facts, "total_count": vocabulary.total_count, "private": vocabulary.private}

@@ -96,7 +96,7 @@ class _Write(beam.DoFn):
         except EmbeddingError as error:
             yield None, json.dumps({"failed": name, "error": type(error).__name__, "message": str(error)})
             return
-        save_vocabulary(vocabulary, self._folder, open_file=fileio.open)
+        save_vocabulary(vocabulary, self._folder)
         yield None, json.dumps({"vocabulary": name, "size": len(vocabulary), **_facts(vocabulary)})
 
 

@@ -264,7 +264,7 @@ def _filled(
 def checkpoint_vocabularies(source: str, manifest: Manifest) -> dict[str, Vocabulary]:
     """Load the vocabularies that the rows of an embedding checkpoint belong to, by name."""
     folder = os.path.join(source, VOCABULARIES)
-    return {name: load_vocabulary(folder, name, open_file=tf.io.gfile.GFile) for name in manifest.vocabularies}
+    return {name: load_vocabulary(folder, name) for name in manifest.vocabularies}
 
 
 def _check(source: str, earlier: EmbeddingConfig, config: EmbeddingConfig, policy: RemapPolicy) -> None:

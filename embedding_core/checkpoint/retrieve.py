@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
-import tensorflow as tf
 
 from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, BundleWriter, Rows
 from embedding_core.checkpoint.checkpoint_manifest import (
@@ -175,7 +174,7 @@ def used_vocabularies(config: EmbeddingConfig, vocabularies: Mapping[str, Vocabu
 def _write_files(folder: str, vocabularies: Mapping[str, Vocabulary], files: Mapping[str, str]) -> None:
     make_folders(os.path.join(folder, VOCABULARIES))
     for vocabulary in vocabularies.values():
-        save_vocabulary(vocabulary, os.path.join(folder, VOCABULARIES), open_file=tf.io.gfile.GFile)
+        save_vocabulary(vocabulary, os.path.join(folder, VOCABULARIES))
     for name, text in files.items():
         with open_file(os.path.join(folder, name), "w") as file:
             file.write(text)

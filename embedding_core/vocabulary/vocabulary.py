@@ -13,8 +13,8 @@ import dataclasses
 import functools
 import hashlib
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, BinaryIO, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -85,8 +85,6 @@ def length_percentiles(histogram: npt.ArrayLike) -> dict[str, int]:
 
 # Converts vocabularies to the bytes of their files and back, in chunks, to use little memory.
 
-OpenFile: TypeAlias = Callable[..., BinaryIO]
-
 _TOKENS_AT_ONCE = 1 << 18
 _BYTES_AT_ONCE = 1 << 22
 _LINE_FEED = ord("\n")
@@ -104,20 +102,11 @@ def sha256_of(chunks: Iterable[bytes]) -> str:
 class DigestedFile:
     """A new file that knows the digest of what was written to it."""
 
-    def __init__(self, path: str, open_file: OpenFile) -> None:
-        """Open the file with `open_file`, which is called like `open`."""
-        self._file = open_file(path, "wb")
-        self._sha256 = hashlib.sha256()
-
-    def __enter__(self) -> DigestedFile:
-        """Return the file, which exists even if nothing is written to it."""
-        self._file.__enter__()
+    def __init__(self, file: IO[bytes]) -> None:
+        """Take the opened file, which exists even if nothing more is written to it."""
+        self._file = file
         self._file.write(b"")  # some file systems make a file only when it is written to
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        """Close the file."""
-        self._file.__exit__(*error)
+        self._sha256 = hashlib.sha256()
 
     def write(self, chunks: Iterable[bytes]) -> None:
         """Append chunks to the file."""
@@ -155,7 +144,7 @@ def data_chunks(array: npt.NDArray[np.int64]) -> Iterator[bytes]:
         yield flat[start : start + count].tobytes()
 
 
-def read_tokens(file: BinaryIO) -> tuple[pa.Array, str]:
+def read_tokens(file: IO[bytes]) -> tuple[pa.Array, str]:
     """Read the lines of a plain token file as a large_binary array, and the sha256 of its bytes."""
     digest, size = hashlib.sha256(), 0
     parts: list[bytes] = []

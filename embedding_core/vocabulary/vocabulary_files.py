@@ -4,8 +4,6 @@ A vocabulary is three files: `<name>.txt`, the tokens one per line, as tf.lookup
 read them; `<name>.counts.npy`; and `<name>.json`, everything else. A vocabulary that evolved from a previous one, its
 base, has a fourth, `<name>.evolution.npy`. A folder of vocabularies also has `vocabularies.set`, which lists them all,
 so that a missing one is an error; folders of earlier releases lack it.
-
-Every function takes `open_file`, which opens a path as `open` does; pass another one for remote file systems.
 """
 
 from __future__ import annotations
@@ -14,8 +12,8 @@ import contextlib
 import dataclasses
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import IO, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +21,11 @@ import pyarrow as pa
 
 from embedding_core.config import ColumnConfig
 from embedding_core.errors import VocabularyError
-from embedding_core.storage import bounded_content, check_regular, is_remote, sealed_json, unsealed_json
+from embedding_core.storage import StrPath, bounded_content, is_folder, names_in, open_file, sealed_json, unsealed_json
 from embedding_core.vocabulary.vocabulary import (
     DigestedFile,
     Evolution,
     FeatureSummary,
-    OpenFile,
     Vocabulary,
     data_chunks,
     npy_header,
@@ -38,7 +35,6 @@ from embedding_core.vocabulary.vocabulary import (
     total_order,
 )
 
-Folder: TypeAlias = str | os.PathLike[str]
 Block: TypeAlias = tuple[pa.Array, npt.NDArray[np.int64]]
 """Distinct tokens (large_binary) and their counts (int64)."""
 
@@ -48,15 +44,13 @@ _PLAIN = ("total_count", "distinct", "unrepresentable", "min_count", "max_size",
 _MOST_HEADER = 4096  # bytes before the values of an array
 
 
-def save_vocabulary(vocabulary: Vocabulary, folder: Folder, *, open_file: OpenFile = open) -> None:
+def save_vocabulary(vocabulary: Vocabulary, folder: StrPath) -> None:
     """Write the files of a vocabulary into an existing folder; equal vocabularies give equal bytes."""
     blocks = [(vocabulary.tokens, vocabulary.counts)]
-    save_in_blocks(vocabulary, blocks, len(vocabulary), folder, open_file=open_file)
+    save_in_blocks(vocabulary, blocks, len(vocabulary), folder)
 
 
-def save_in_blocks(
-    vocabulary: Vocabulary, blocks: Iterable[Block], size: int, folder: Folder, *, open_file: OpenFile = open
-) -> dict[str, Any]:
+def save_in_blocks(vocabulary: Vocabulary, blocks: Iterable[Block], size: int, folder: StrPath) -> dict[str, Any]:
     """Write the files of a vocabulary whose tokens come block by block, with one block in memory at a time.
 
     Args:
@@ -64,14 +58,14 @@ def save_in_blocks(
       blocks: tokens and counts, in the order of the rows; those after the first `size` tokens are ignored.
       size: number of tokens that get a row.
       folder: existing folder to write to.
-      open_file: opens a path.
 
     Returns:
       `digest` and `coverage` of the vocabulary.
     """
     path = os.path.join(folder, vocabulary.name)
     covered, left = 0, size
-    with DigestedFile(path + ".txt", open_file) as plain, DigestedFile(path + ".counts.npy", open_file) as counted:
+    with open_file(path + ".txt", "wb") as tokens_file, open_file(path + ".counts.npy", "wb") as counts_file:
+        plain, counted = DigestedFile(tokens_file), DigestedFile(counts_file)
         counted.write([npy_header((size,))])
         for tokens, counts in blocks:
             plain.write(plain_chunks(tokens[:left]))
@@ -90,20 +84,21 @@ def save_in_blocks(
         "features": {name: _summary_to_json(summary) for name, summary in sorted(vocabulary.features.items())},
     }
     if vocabulary.evolution is not None:
-        description["evolution"] = _save_evolution(vocabulary.evolution, path, open_file)
-    _write(path + ".json", description, open_file)
+        description["evolution"] = _save_evolution(vocabulary.evolution, path)
+    _write(path + ".json", description)
     return {"digest": plain.digest, "coverage": coverage}
 
 
-def _save_evolution(evolution: Evolution, path: str, open_file: OpenFile) -> dict[str, Any]:
+def _save_evolution(evolution: Evolution, path: str) -> dict[str, Any]:
     arrays = np.stack([evolution.idle, evolution.last_counts])
-    with DigestedFile(path + _EVOLUTION, open_file) as file:
+    with open_file(path + _EVOLUTION, "wb") as opened:
+        file = DigestedFile(opened)
         file.write([npy_header(arrays.shape)])
         file.write(data_chunks(arrays))
     return {**evolution.facts(), "digest": file.digest}
 
 
-def _write(path: str, facts: Mapping[str, Any], open_file: OpenFile) -> None:
+def _write(path: str, facts: Mapping[str, Any]) -> None:
     with open_file(path, "wb") as file:
         file.write(sealed_json(facts))
 
@@ -120,23 +115,22 @@ def _summary_from_json(data: Mapping[str, Any]) -> FeatureSummary:
 class _Files(NamedTuple):
     """The files of one vocabulary."""
 
-    folder: Folder
+    folder: StrPath
     name: str
-    open_file: OpenFile
 
     def read_description(self) -> Mapping[str, Any]:
-        with _opened(self.folder, self.name + ".json", self.open_file) as file:
+        with _opened(self.folder, self.name + ".json") as file:
             return unsealed_json(bounded_content(file))
 
     def read_tokens(self, description: Mapping[str, Any]) -> pa.Array:
-        with _opened(self.folder, self.name + ".txt", self.open_file) as file:
+        with _opened(self.folder, self.name + ".txt") as file:
             tokens, digest = read_tokens(file)
         for key, value in {"name": self.name, "digest": digest, "size": len(tokens)}.items():
             self._check(key, value, description[key])
         return tokens
 
     def read_array(self, suffix: str, key: str, digest: str, values: int) -> npt.NDArray[np.int64]:
-        with _opened(self.folder, self.name + suffix, self.open_file) as file:
+        with _opened(self.folder, self.name + suffix) as file:
             data = file.read(_MOST_HEADER + 8 * values)  # of a longer file the digest differs
         self._check(key, sha256_of([data]), digest)
         array: npt.NDArray[np.int64] = np.load(io.BytesIO(data), allow_pickle=False)
@@ -157,13 +151,13 @@ class _Files(NamedTuple):
             )
 
 
-def load_vocabulary(folder: Folder, name: str, *, open_file: OpenFile = open) -> Vocabulary:
+def load_vocabulary(folder: StrPath, name: str) -> Vocabulary:
     """Read what `save_vocabulary` wrote, and verify it.
 
     Raises:
       VocabularyError: a file is missing, damaged, or of another vocabulary.
     """
-    files = _Files(folder, name, open_file)
+    files = _Files(folder, name)
     try:
         description = files.read_description()
         size = int(description["size"])
@@ -185,12 +179,9 @@ def load_vocabulary(folder: Folder, name: str, *, open_file: OpenFile = open) ->
 
 
 @contextlib.contextmanager
-def _opened(folder: Folder, file_name: str, open_file: OpenFile) -> Iterator[BinaryIO]:
-    path = os.path.join(folder, file_name)
+def _opened(folder: StrPath, file_name: str) -> Iterator[IO[bytes]]:
     try:
-        if not is_remote(path):
-            check_regular(path)
-        with open_file(path, "rb") as file:
+        with open_file(os.path.join(folder, file_name)) as file:
             yield file
     except FileNotFoundError as error:
         raise VocabularyError(
@@ -199,26 +190,21 @@ def _opened(folder: Folder, file_name: str, open_file: OpenFile) -> Iterator[Bin
         ) from error
 
 
-def save_set(folder: Folder, digests: Mapping[str, str], *, open_file: OpenFile = open) -> None:
+def save_set(folder: StrPath, digests: Mapping[str, str]) -> None:
     """Write the file that lists the vocabularies of a folder; call this after all of them are saved.
 
     Args:
       folder: folder of the vocabularies.
       digests: digest of each vocabulary, by name.
-      open_file: opens a path.
     """
-    _write(os.path.join(folder, _SET), {"vocabularies": dict(digests)}, open_file)
+    _write(os.path.join(folder, _SET), {"vocabularies": dict(digests)})
 
 
-def load_vocabularies(
-    folder: Folder, *, open_file: OpenFile = open, list_folder: Callable[[Any], list[str]] = os.listdir
-) -> dict[str, Vocabulary]:
+def load_vocabularies(folder: StrPath) -> dict[str, Vocabulary]:
     """Read and verify every vocabulary of a folder.
 
     Args:
       folder: folder that `save_vocabulary` wrote to.
-      open_file: opens a path.
-      list_folder: lists the names of the files in a folder.
 
     Returns:
       Name -> vocabulary, sorted by name.
@@ -226,28 +212,27 @@ def load_vocabularies(
     Raises:
       VocabularyError: a file or vocabulary is missing or damaged, or the folder is missing or holds no vocabulary.
     """
-    try:
-        file_names = list_folder(folder)
-    except OSError as error:  # TFX's error for a missing folder is an OSError too
+    if not is_folder(folder):
         raise VocabularyError(
-            f"{os.fspath(folder)!r} cannot be read as a folder of vocabularies ({error!r}): give the URI of a "
-            "Vocabularies artifact."
-        ) from error
+            f"{os.fspath(folder)!r} cannot be read as a folder of vocabularies: there is no such folder; give the URI "
+            "of a Vocabularies artifact."
+        )
+    file_names = names_in(folder)
     names = sorted(name.removesuffix(".json") for name in file_names if name.endswith(".json"))
     if not names:
         raise VocabularyError(
             f"{os.fspath(folder)!r} holds no vocabulary: `<name>.json` is missing; give the URI of a Vocabularies "
             "artifact."
         )
-    loaded = {name: load_vocabulary(folder, name, open_file=open_file) for name in names}
+    loaded = {name: load_vocabulary(folder, name) for name in names}
     if _SET in file_names:
-        _check_set(folder, {name: vocabulary.digest for name, vocabulary in loaded.items()}, open_file)
+        _check_set(folder, {name: vocabulary.digest for name, vocabulary in loaded.items()})
     return loaded
 
 
-def _check_set(folder: Folder, digests: Mapping[str, str], open_file: OpenFile) -> None:
+def _check_set(folder: StrPath, digests: Mapping[str, str]) -> None:
     try:
-        with _opened(folder, _SET, open_file) as file:
+        with _opened(folder, _SET) as file:
             recorded = dict(unsealed_json(bounded_content(file))["vocabularies"])
     except (KeyError, TypeError, ValueError) as error:
         raise VocabularyError(

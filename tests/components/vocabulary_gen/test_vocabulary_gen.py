@@ -63,11 +63,7 @@ def run(folder, features, rules=None, inputs=None, arguments=IN_PROCESS, out="ou
     executor = Executor(base_beam_executor.BaseBeamExecutor.Context(beam_pipeline_args=list(arguments)))
     properties = {"features": json.dumps(features), "vocabulary_rules": json.dumps(rules or {}), **more}
     executor.Do({"examples": [examples_at(folder)], **(inputs or {})}, {"vocabularies": [vocabularies]}, properties)
-    return vocabularies, load_vocabularies(vocabularies.uri, list_folder=files_of)
-
-
-def files_of(folder):
-    return [path.name for path in Path(folder).iterdir() if path.is_file()]
+    return vocabularies, load_vocabularies(vocabularies.uri)
 
 
 def feature(name, vocabulary=None, **column):

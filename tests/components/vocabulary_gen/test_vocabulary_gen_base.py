@@ -59,8 +59,7 @@ def run(folder, base=None, rule=None, out="out", payload="FORMAT_TF_EXAMPLE", mo
     properties = {"features": json.dumps(features), "evolution": json.dumps(rule or {})}
     inputs = {"examples": [examples], **({"base_vocabularies": [base]} if base else {})}
     executor.Do(inputs, {"vocabularies": [vocabularies]}, properties)
-    files = [path.name for path in Path(vocabularies.uri).iterdir() if path.is_file()]
-    return vocabularies, load_vocabularies(vocabularies.uri, list_folder=lambda _: files)
+    return vocabularies, load_vocabularies(vocabularies.uri)
 
 
 @pytest.fixture(scope="module")
