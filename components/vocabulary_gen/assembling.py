@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -71,34 +70,6 @@ def base_tables(plan: CountingPlan) -> dict[str, TokenTable] | None:
     return {name: TokenTable(os.path.join(plan.base.folder, f"{name}.txt"), plan.base.sizes[name], 0) for name in names}
 
 
-def make_vocabulary(
-    plan: CountingPlan,
-    name: str,
-    tokens: pa.Array,
-    counts: npt.NDArray[np.int64],
-    features: Mapping[str, FeatureSummary],
-) -> Vocabulary:
-    """Make a vocabulary from counted tokens; evolve the vocabulary of that name in the base, if there is one.
-
-    Args:
-      plan: the plan of the counting.
-      name: name of the vocabulary.
-      tokens: [n] large_binary, each token once.
-      counts: [n] int64.
-      features: summary of each feature that feeds the vocabulary, by name.
-
-    Raises:
-      ConfigError: the thresholds leave out every token.
-      VocabularyError: the base's vocabulary is damaged.
-    """
-    rule, private = plan.rules[name], plan.is_private(name)
-    make = functools.partial(vocabulary_from_counts, name)
-    if plan.base is not None and plan.has_base(name):
-        base = load_vocabulary(plan.base.folder, name)
-        make = functools.partial(evolved_vocabulary, base, **plan.base.evolution.evolution_rule())
-    return make(tokens, counts, min_count=rule.min_count, max_size=rule.max_size, private=private, features=features)
-
-
 # Assembles vocabularies from the messages of all workers, and raises errors that only the data as a whole shows.
 
 
@@ -114,7 +85,14 @@ def assemble_vocabulary(plan: CountingPlan, name: str, messages: Iterable[bytes]
     received = list(messages)
     summaries = summaries_of(plan, name, read_facts(received))
     tokens, counts = merge_counts(read_counts(message[1:]) for message in received if message[:1] == TOKENS)
-    vocabulary = make_vocabulary(plan, name, tokens, counts, summaries)
+    rule = plan.rules[name]
+    settings: Json = {"min_count": rule.min_count, "max_size": rule.max_size, "private": plan.is_private(name)}
+    settings["features"] = summaries
+    if plan.base is not None and plan.has_base(name):
+        base, evolution = load_vocabulary(plan.base.folder, name), plan.base.evolution.evolution_rule()
+        vocabulary = evolved_vocabulary(base, tokens, counts, **evolution, **settings)
+    else:
+        vocabulary = vocabulary_from_counts(name, tokens, counts, **settings)
     check_any_token(name, len(vocabulary), vocabulary.unrepresentable)
     return vocabulary
 

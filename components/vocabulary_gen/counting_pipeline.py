@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import apache_beam as beam
 import pyarrow as pa
@@ -20,7 +20,7 @@ from components.vocabulary_gen.examples_counter import ExamplesCounter
 from components.vocabulary_gen.source_counts import SOURCES, SourceCounts
 from embedding_core.errors import EmbeddingError
 from embedding_core.schema import Json
-from embedding_core.vocabulary import Vocabulary, save_vocabulary
+from embedding_core.vocabulary import save_vocabulary
 
 METRICS, _ROWS_METRIC = "vocabulary_gen", "rows"
 
@@ -91,13 +91,7 @@ class _Write(beam.DoFn):
         if self._plan.rules[name].parts > 1:  # the facts on its features, for `_Merge`
             yield from (TaggedOutput(_OF_PARTS, (name, message)) for message in messages)
             return
-        try:
-            vocabulary = assemble_vocabulary(self._plan, name, messages)
-        except EmbeddingError as error:
-            yield None, json.dumps({"failed": name, "error": type(error).__name__, "message": str(error)})
-            return
-        save_vocabulary(vocabulary, self._folder)
-        yield None, json.dumps({"vocabulary": name, "size": len(vocabulary), **_facts(vocabulary)})
+        yield None, _entry(name, lambda: _write_vocabulary(self._plan, name, messages, self._folder))
 
 
 class _Merge(beam.DoFn):
@@ -109,30 +103,36 @@ class _Merge(beam.DoFn):
 
     def process(self, keyed: tuple[str, Iterable[bytes]]) -> Iterator[tuple[None, str]]:
         name, messages = keyed
-        try:
-            facts = merge_parts(self._plan, name, messages, self._folder)
-        except EmbeddingError as error:
-            yield None, json.dumps({"failed": name, "error": type(error).__name__, "message": str(error)})
-            return
-        yield None, json.dumps({"vocabulary": name, **facts})
+        yield None, _entry(name, lambda: merge_parts(self._plan, name, messages, self._folder))
 
 
-def _facts(vocabulary: Vocabulary) -> Json:
-    """Return a vocabulary's facts for report and lineage; with a base also its evolution and the drift of features."""
-    facts = {key: getattr(vocabulary, key) for key in ("digest", "coverage", "total_count", "private")}
+def _entry(name: str, write: Callable[[], Json]) -> str:
+    """Write a vocabulary; return its entry in the report as JSON: the facts that `write` returns, or its error."""
+    try:
+        return json.dumps({"vocabulary": name, **write()})
+    except EmbeddingError as error:
+        return json.dumps({"failed": name, "error": type(error).__name__, "message": str(error)})
+
+
+def _write_vocabulary(plan: CountingPlan, name: str, messages: Iterable[bytes], folder: str) -> Json:
+    """Write the files of a vocabulary; return its facts, with a base also its evolution and the drift of features."""
+    vocabulary = assemble_vocabulary(plan, name, messages)
+    save_vocabulary(vocabulary, folder)
+    known = {key: getattr(vocabulary, key) for key in ("digest", "coverage", "total_count", "private")}
+    facts = {"size": len(vocabulary), **known}
     if vocabulary.evolution is None:
         return facts
     drift = {name: summary.drift for name, summary in vocabulary.features.items()}
     return {**facts, "evolution": vocabulary.evolution.facts(), "drift": drift}
 
 
-def count_files(pipeline: beam.Pipeline, files: Sequence[str], plan: CountingPlan, label: str = "") -> beam.PCollection:
+def count_files(pipeline: beam.Pipeline, files: Sequence[str], plan: CountingPlan) -> beam.PCollection:
     """Count TFRecord files of tf.Examples; return messages by vocabulary."""
     return (
         pipeline
-        | f"Files{label}" >> beam.Create(list(files), reshuffle=False)
-        | f"Spread{label}" >> beam.Reshuffle()
-        | f"CountFiles{label}" >> beam.ParDo(_CountFile(plan))
+        | "Files" >> beam.Create(list(files), reshuffle=False)
+        | "Spread" >> beam.Reshuffle()
+        | "CountFiles" >> beam.ParDo(_CountFile(plan))
     )
 
 

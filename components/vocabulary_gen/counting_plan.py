@@ -8,10 +8,8 @@ from typing import Any
 
 from components.vocabulary_gen.vocabulary_rules import Evolution, VocabularyRule
 from embedding_core.config import ColumnConfig
-from embedding_core.errors import ConfigError, nearest
+from embedding_core.errors import ConfigError
 from embedding_core.schema import ByName, Json, Name, read
-
-_COLUMN_KEYS = tuple(name for name in ColumnConfig.model_fields if name != "dtype")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,42 +93,34 @@ def plan_counting(features: Any, rules: Mapping[str, Json], transform_graph: str
         raise ConfigError(f"`features` is {features!r}: it must be a list with at least one feature.")
     counted = tuple(_feature(entry) for entry in features)
     _check_unique(feature.name for feature in counted)
-    all_rules = {feature.vocabulary: VocabularyRule() for feature in counted}
+    names = sorted({feature.vocabulary for feature in counted})
     given = read(ByName[VocabularyRule], rules, "vocabularies")
-    for name, rule in given.items():
-        if name not in all_rules:
-            raise ConfigError(f"vocabulary {name!r} has no feature: it must be one of {sorted(all_rules)}.")
-        all_rules[name] = rule
+    for name in given:
+        if name not in names:
+            raise ConfigError(f"vocabulary {name!r} has no feature: it must be one of {names}.")
     for feature in counted:
         if feature.column.after_transform and transform_graph is None:
             raise ConfigError(
                 f"`after_transform` of column {feature.column.name!r} is true, but `transform_graph` is missing: "
                 "pass Transform's output to VocabularyGen, or read the raw column."
             )
-    return CountingPlan(features=counted, rules=dict(sorted(all_rules.items())), transform_graph=transform_graph)
-
-
-def _check_keys(owner: str, given: object, allowed: Iterable[str]) -> None:
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{owner} is {given!r}: it must be a JSON object.")
-    for key in given:
-        if key not in allowed:
-            raise ConfigError(f"{owner} has the unknown key {key!r}: {nearest(key, allowed)}")
+    all_rules = {name: given.get(name, VocabularyRule()) for name in names}
+    return CountingPlan(features=counted, rules=all_rules, transform_graph=transform_graph)
 
 
 def _feature(entry: Any) -> CountedFeature:
-    if not isinstance(entry, Mapping) or not {"name", "column"} <= set(entry):
-        raise ConfigError(f'`features` holds {entry!r}: each must be an object with "name" and "column".')
-    read(Name, entry["name"], "name of a feature")
-    column, vocabulary = entry["column"], entry.get("vocabulary") or entry["name"]
+    if not isinstance(entry, Mapping) or "name" not in entry or not isinstance(entry.get("column"), Mapping):
+        raise ConfigError(f'`features` holds {entry!r}: each must be an object with "name" and "column", an object.')
+    name, given = entry["name"], entry["column"]
+    vocabulary = entry.get("vocabulary") or name
+    read(Name, name, "name of a feature")
     read(Name, vocabulary, "name of a vocabulary")
-    _check_keys(f"`column` of feature {entry['name']!r}", column, _COLUMN_KEYS)
-    if "name" not in column:
-        raise ConfigError(f"`column` of feature {entry['name']!r} has no `name`: name the column in the examples.")
-    multivalent = column.get("multivalent")
+    if "dtype" in given:
+        raise ConfigError(f"`column` of feature {name!r} has a `dtype`: it is that of the data; leave it out.")
+    multivalent = given.get("multivalent")
     return CountedFeature(
-        name=entry["name"],
-        column=ColumnConfig(**{**column, "multivalent": bool(multivalent)}),
+        name=name,
+        column=read(ColumnConfig, {**given, "multivalent": bool(multivalent)}, f"the column of feature {name!r}"),
         multivalent=multivalent,
         vocabulary=vocabulary,
         may_be_empty=bool(entry.get("may_be_empty")),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -111,20 +110,9 @@ def _parsed(record: bytes) -> tf.train.Example | None:
         return None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Vetted:
-    """Rows that were read one by one.
-
-    Attributes:
-      good: the rows that parse, made fit for `tf.io.parse_example`, with their numbers.
-      bad: number of each bad row -> why it is bad.
-    """
-
-    good: list[tuple[int, bytes]]
-    bad: dict[int, str]
-
-
-def vet_rows(path: str, first_row: int, records: Sequence[bytes], features: Sequence[CountedFeature]) -> Vetted:
+def vet_rows(
+    path: str, first_row: int, records: Sequence[bytes], features: Sequence[CountedFeature]
+) -> tuple[list[tuple[int, bytes]], dict[int, str]]:
     """Read rows one by one with the protobuf parser.
 
     Args:
@@ -134,12 +122,14 @@ def vet_rows(path: str, first_row: int, records: Sequence[bytes], features: Sequ
       features: what is counted, with the dtype that each column has elsewhere in the file.
 
     Returns:
-      The rows that parse, and the reason for each that does not.
+      The rows that parse, made fit for `tf.io.parse_example`, with their numbers; and the reason for each other row, by
+      its number.
 
     Raises:
       DataError: a column has another dtype than elsewhere, or is a list of floats.
     """
-    good, bad = [], {}
+    good: list[tuple[int, bytes]] = []
+    bad: dict[int, str] = {}
     raw = [feature for feature in features if not feature.column.after_transform]
     for row, record in enumerate(records, first_row):
         message = _parsed(record)
@@ -149,7 +139,7 @@ def vet_rows(path: str, first_row: int, records: Sequence[bytes], features: Sequ
         for feature in raw:
             _check_value(message, feature, f"file {path!r}, row {row}")
         good.append((row, message.SerializeToString()))
-    return Vetted(good=good, bad=bad)
+    return good, bad
 
 
 def _check_value(message: tf.train.Example, feature: CountedFeature, place: str) -> None:

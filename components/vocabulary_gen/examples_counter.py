@@ -52,8 +52,6 @@ class ExamplesCounter:
         self._counters: dict[Features, CountBatch] = {}
         self._base = base_tables(plan)
         self._transform = SavedTransform(plan.transform_graph) if plan.transform_graph else None
-        if self._transform is not None:
-            self._transform.load()
 
     def count(self, path: str) -> SourceCounts:
         """Count one file; an error of the whole file is recorded as a problem, not raised."""
@@ -136,9 +134,9 @@ class _Counting:
                 return
             except PARSE_ERRORS:
                 pass
-        vetted = vet_rows(self._path, first_row, records.numpy(), self._features)
-        self._gathered.add_bad(vetted.bad)
-        self._add_or_split(vetted.good)
+        good, bad = vet_rows(self._path, first_row, records.numpy(), self._features)
+        self._gathered.add_bad(bad)
+        self._add_or_split(good)
 
     def _add(self, records: tf.Tensor, numbers: Sequence[int]) -> None:
         counts = list(batch_counts(self._features, self._count(records)))

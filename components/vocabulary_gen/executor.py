@@ -82,14 +82,15 @@ def _count(
     """Count all splits: the fast path for TFRecord of tf.Example, TFXIO for any other payload."""
     payload, _ = tfxio_utils.resolve_payload_format_and_data_view_uri(examples)
     patterns: list[str] = []
+    formats: set[str] = set()
     for split in splits:
-        of_split, formats = _patterns(examples, split)
-        patterns += of_split
-        fast = payload == example_gen_pb2.PayloadFormat.FORMAT_TF_EXAMPLE and set(formats) <= {_TFRECORD}
+        split_patterns, split_formats = _patterns(examples, split)
+        patterns += split_patterns
+        formats |= {*split_formats}
     files = sorted(file for pattern in patterns for file in fileio.glob(pattern) if not fileio.isdir(file))
     if not files:
         raise DataError(f"no files match {', '.join(map(repr, patterns))}: write examples there.")
-    if fast:
+    if payload == example_gen_pb2.PayloadFormat.FORMAT_TF_EXAMPLE and formats <= {_TFRECORD}:
         return count_files(pipeline, files, plan)
     sources = [tfxio_utils.get_split_tfxio(examples, split, ["VocabularyGen"]) for split in splits]
     counted = [count_arrow(pipeline, source, plan, split) for split, source in zip(splits, sources, strict=True)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 
 import tensorflow as tf
@@ -19,7 +18,7 @@ _TOKEN_DTYPES: dict[tf.DType, TokenDtype] = {tf.string: "string", tf.int64: "int
 
 
 class SavedTransform:
-    """The saved transform, loaded when it is first applied.
+    """The saved transform. Make it outside of any graph function, or the graph would become part of that function.
 
     Attributes:
       spec: how to read each raw column, as for `tf.io.parse_example`.
@@ -29,21 +28,14 @@ class SavedTransform:
     """
 
     def __init__(self, transform_graph: str) -> None:
-        self._output = tft.TFTransformOutput(transform_graph)
-        self.spec: Json = self._output.raw_feature_spec()
+        output = tft.TFTransformOutput(transform_graph)
+        self._layer = output.transform_features_layer()
+        self.spec: Json = output.raw_feature_spec()
         self.needs_vetting = any(
             isinstance(feature, (tf.io.VarLenFeature, tf.io.RaggedFeature, tf.io.SparseFeature))
             and feature.dtype == tf.float32
             for feature in self.spec.values()
         )
-
-    @functools.cached_property
-    def _layer(self) -> tf.Module:
-        return self._output.transform_features_layer()
-
-    def load(self) -> None:
-        """Load the graph; call this outside of any graph function, or the graph would become part of that function."""
-        _ = self._layer
 
     def of_examples(self, records: tf.Tensor) -> Mapping[str, Values]:
         """Compute Transform's output for serialized tf.Examples [B]; a graph function."""
