@@ -198,6 +198,12 @@ def test_no_function_is_longer_than_80_lines():
     assert {name: lines for name, lines in lengths.items() if lines > 80} == {}
 
 
+def test_names_of_tests_are_at_most_60_characters():
+    files = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "tests").rglob("test_*.py")}
+    names = [(file, name) for file, path in files.items() for name in re.findall(r"\bdef (test\w+)", path.read_text())]
+    assert [(file, name) for file, name in names if len(name) > 60] == []
+
+
 def test_files_whose_tests_start_first_exist():
     from tests import conftest
 
