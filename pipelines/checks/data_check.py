@@ -15,6 +15,7 @@ from embedding_core.errors import DataError, nearest
 from embedding_core.storage import bounds
 from pipelines.config import PipelineConfig
 from pipelines.config.column_rules import column_uses
+from pipelines.config.data import data_location
 from pipelines.console.terminal import echo
 from pipelines.pipeline import component_inputs
 
@@ -38,18 +39,19 @@ class DataCheck:
     problems: tuple[str, ...]
 
 
-def check_data(config: PipelineConfig, settings: Settings, rows: int | None = None) -> DataCheck:
+def check_data(config: PipelineConfig, rows: int | None = None) -> DataCheck:
     """Check the first rows with ExampleGen's own readers and rules.
 
     Args:
       config: the configuration.
-      settings: ExampleGen's settings, made from the configuration.
       rows: approximate number of rows to read; None is `bounds.SAMPLE_ROWS`.
 
     Raises:
+      ConfigError: the settings break a rule of ExampleGen.
       DataError: the files do not exist or cannot be read.
     """
-    base, pattern = component_inputs.input_location(config)
+    settings = component_inputs.example_settings(config)
+    base, pattern = data_location(config.data)
     data_format = component_inputs.data_format(config)
     files = find_files(base, without_spans(pattern), data_format, settings.spans).files
     read = sample(files, data_format, settings, rows)

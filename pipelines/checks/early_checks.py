@@ -4,32 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from components.example_gen.settings import Settings
 from embedding_core.errors import ConfigError
 from embedding_core.planning.topology import Topology, named_topology
-from embedding_core.rooms import hooks
 from pipelines.config import PipelineConfig
 from pipelines.config.data import missing_spans
-from pipelines.pipeline import component_inputs
-
-
-def check_data_settings(config: PipelineConfig) -> Settings:
-    """Make the settings that ExampleGen will get, and check them by ExampleGen's own rules.
-
-    Raises:
-      ConfigError: they break a rule.
-    """
-    return component_inputs.example_settings(config)
-
-
-def check_of_rooms(config: PipelineConfig) -> None:
-    """Check what the optional rooms need for a run.
-
-    Raises:
-      ConfigError: it is missing.
-    """
-    for room in hooks("pipelines", "early_check"):
-        room.check(config)
 
 
 def warnings_of(config: PipelineConfig) -> Iterator[str]:

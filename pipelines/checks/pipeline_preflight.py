@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Column, Table
 
+from embedding_core.config import EmbeddingConfig
 from embedding_core.placement import Placement
 from embedding_core.planning.topology import Topology
 from embedding_core.preflight import Finding, PipelineStep, Report, preflight
@@ -17,39 +18,34 @@ from embedding_core.preflight.preflight_run import Check
 from embedding_core.rooms import hooks
 from embedding_core.training.job import rows_with_drawn
 from embedding_core.training_config import TrainingConfig
-from pipelines.checks.early_checks import requested_slice
-from pipelines.checks.planned_tables import memory_text, planned_tables
+from pipelines.checks.planned_tables import memory_text
 from pipelines.config import PipelineConfig
-from pipelines.config.feature_sections import ASSUMED_TOKENS
 from pipelines.console.terminal import PLAIN, SafeConsole, write_output
 from pipelines.pipeline.component_inputs import training_config
 
 
 def check(
     config: PipelineConfig,
+    slice_: Topology,
+    tables: EmbeddingConfig,
+    sizes: str,
     *,
-    topology: str | None = None,
-    table_configs: Path | None = None,
     batch_size: int | None = None,
-    assumed_tokens: int = ASSUMED_TOKENS,
     checks: Mapping[str, Check] | None = None,
 ) -> Report:
     """Run the preflight of what the configuration would train.
 
     Args:
       config: the pipeline.
-      topology: a slice such as "v3-8"; None is `training.topology`.
-      table_configs: folder of a run's `TableConfigs` artifact; None takes the sizes of the last run, if any, else those
-        of the configuration.
+      slice_: the slice that it is for; see `requested_slice`.
+      tables: the tables that a run would train; see `planned_tables`.
+      sizes: a description of the source of their sizes.
       batch_size: rows of a global batch; None is `training.batch_size`.
-      assumed_tokens: size of the vocabularies that have no `max_size` and that no run has counted.
       checks: further checks of the program, by name.
 
     Raises:
-      ConfigError: the topology is missing or unknown, the folder has no table configs, or a further check cannot run.
+      ConfigError: a further check cannot run.
     """
-    slice_ = requested_slice(config, topology)
-    tables, sizes = planned_tables(config, table_configs, assumed_tokens)
     step = pipeline_step(config)
     training = step.training
     rows = batch_size or training.batch_size

@@ -24,9 +24,9 @@ from pipelines.cluster.kubeflow_spec import (
 )
 from pipelines.cluster.tpu_request import TpuRequest
 from pipelines.config import Kubeflow, PipelineConfig
+from pipelines.config.data import data_location
 from pipelines.config.yaml_text import yaml_documents
 from pipelines.console.terminal import write_output
-from pipelines.pipeline import component_inputs
 from pipelines.pipeline.embedding_pipeline import create_pipeline
 from pipelines.pipeline.gates import Gate, gates
 from pipelines.pipeline.run_target import PreviousRun, RunTarget, beam_args
@@ -113,7 +113,7 @@ def _vertex_job(backend: Kubeflow, pools: list[Spec]) -> Spec:
 
 def _parameters(config: PipelineConfig, backend: Kubeflow) -> Parameters:
     """Return the values that can be given when a run starts, with the configuration's values as defaults."""
-    base, pattern = component_inputs.input_location(config)
+    base, pattern = data_location(config.data)
     given: list[tuple[str, type[str | int], str | int | None, str]] = [
         ("data_folder", str, base, f"folder of the data; the files in it are {pattern}"),
         ("push_destination", str, config.push_destination, "folder of the served versions"),
@@ -126,8 +126,8 @@ def _parameters(config: PipelineConfig, backend: Kubeflow) -> Parameters:
         checkpoint = config.warm_start.checkpoint
         given.append(("warm_start", str, checkpoint, "EmbeddingCheckpoint that the tables start from"))
     if config.vocabulary_evolution is not None:
-        base = config.vocabulary_evolution.base
-        given.append(("base_vocabularies", str, base, "Vocabularies that the new ones come out of"))
+        vocabularies = config.vocabulary_evolution.base
+        given.append(("base_vocabularies", str, vocabularies, "Vocabularies that the new ones come out of"))
     if config.evaluation.baseline is not None:
         given.append(("baseline", str, config.evaluation.baseline, "Model that the evaluation compares with"))
     for gate in gates():

@@ -42,6 +42,7 @@ from pipelines.console.terminal import check_output, echo
 from pipelines.local import run_display
 
 if TYPE_CHECKING:
+    from embedding_core.config import EmbeddingConfig
     from embedding_core.preflight.preflight_run import Check
     from pipelines.config import PipelineConfig
 
@@ -131,17 +132,17 @@ def validate(
     With `--data`: read the first 10,000 rows instead, and print what a run would make of each column. Exit code 1: the
     run would fail.
     """
-    from pipelines.checks.early_checks import check_data_settings
     from pipelines.config import load_config
     from pipelines.config.yaml_text import yaml_of
+    from pipelines.pipeline.component_inputs import example_settings
 
     checked = load_config(config, overrides or ())
-    settings = check_data_settings(checked)
+    example_settings(checked)  # checks them by ExampleGen's own rules
     show_warnings(checked)
     if data:
         from pipelines.checks.data_check import check_data, print_check
 
-        print_check(check_data(checked, settings))
+        print_check(check_data(checked))
         return
     echo(yaml_of(checked.to_mapping()), nl=False)
 
@@ -179,12 +180,13 @@ def preflight(
 
     Exit code 4: there are findings to fix first.
     """
-    from pipelines.checks.early_checks import check_data_settings, requested_slice
+    from pipelines.checks.early_checks import requested_slice
     from pipelines.checks.planned_tables import planned_tables
     from pipelines.config import load_config
+    from pipelines.pipeline.component_inputs import example_settings
 
     checked = load_config(config, overrides or ())
-    check_data_settings(checked)
+    example_settings(checked)  # checks them by ExampleGen's own rules
     if json is not None:
         check_output("--json", json)
     if device is not None:
@@ -193,23 +195,16 @@ def preflight(
             if value is not None:
                 other = name.replace("_", "-")
                 raise ConfigError(f"`--device gpu` is given, and so is `--{other}`: leave out one of them.")
-        _on_gpu(checked, table_configs, batch, assume, json)
+        _on_gpu(checked, *planned_tables(checked, table_configs, assume), batch, json)
         return
     slice_ = requested_slice(checked, topology)
-    tables, _ = planned_tables(checked, table_configs, assume)
+    tables, sizes = planned_tables(checked, table_configs, assume)
     checks = _joined(asked(checked, tables, slice_, table_configs) for asked in further)
     with collector_paused():
         load_tensorflow()
         from pipelines.checks import pipeline_preflight
 
-    report = pipeline_preflight.check(
-        checked,
-        topology=topology,
-        table_configs=table_configs,
-        batch_size=batch,
-        assumed_tokens=assume,
-        checks=checks,
-    )
+    report = pipeline_preflight.check(checked, slice_, tables, sizes, batch_size=batch, checks=checks)
     pipeline_preflight.print_report(report)
     if json is not None:
         pipeline_preflight.save_json(report, json)
@@ -217,18 +212,16 @@ def preflight(
         raise typer.Exit(FINDINGS)
 
 
-def _on_gpu(
-    config: PipelineConfig, table_configs: Path | None, batch: int | None, assume: int, json: Path | None
-) -> None:
+def _on_gpu(config: PipelineConfig, tables: EmbeddingConfig, sizes: str, batch: int | None, json: Path | None) -> None:
     with collector_paused():
         load_tensorflow()
         from pipelines.checks import gpu_preflight, pipeline_preflight
 
-    found, sizes = gpu_preflight.check_gpu(config, table_configs=table_configs, batch_size=batch, assumed_tokens=assume)
-    gpu_preflight.print_placement(found, sizes)
+    placement = gpu_preflight.check_gpu(config, tables, batch_size=batch)
+    gpu_preflight.print_placement(placement, sizes)
     if json is not None:
-        pipeline_preflight.save_json(found, json)
-    if found.silent:
+        pipeline_preflight.save_json(placement, json)
+    if placement.silent:
         raise typer.Exit(FINDINGS)
 
 
@@ -254,19 +247,20 @@ def compile_(
 
     Exit code 4: `preflight` has findings, and nothing is written.
     """
-    from pipelines.checks.early_checks import check_data_settings, requested_slice
+    from pipelines.checks.early_checks import requested_slice
     from pipelines.checks.planned_tables import planned_tables
     from pipelines.cluster.compile_checks import check_compile
     from pipelines.config import load_config
+    from pipelines.pipeline.component_inputs import example_settings
 
     checked = load_config(config, overrides or ())
-    check_data_settings(checked)
+    example_settings(checked)  # checks them by ExampleGen's own rules
     check_compile(checked, target.value)
     check_output("--out", out)
     checks_tpu = with_preflight and checked.training.strategy == "tpu"
     checks: dict[str, Check] = {}
     if checks_tpu:
-        slice_, (tables, _) = requested_slice(checked), planned_tables(checked, None, ASSUMED_TOKENS)
+        slice_, (tables, sizes) = requested_slice(checked), planned_tables(checked, None, ASSUMED_TOKENS)
         checks = _joined(room.installed_checks(checked, tables, slice_) for room in _PREFLIGHT_CHECKS)
     require_package("kfp", "`compile` needs the package kfp", "install tfx-embeddings[kubeflow]")
     with collector_paused():
@@ -277,7 +271,7 @@ def compile_(
     if checks_tpu:
         from pipelines.checks import pipeline_preflight
 
-        report = pipeline_preflight.check(checked, checks=checks)
+        report = pipeline_preflight.check(checked, slice_, tables, sizes, checks=checks)
         if not report.green:
             pipeline_preflight.print_report(report)
             raise typer.Exit(FINDINGS)

@@ -25,6 +25,7 @@ _DROPPED = (
     "finished",
     "parity",
     "gates",
+    "query",
 )  # they differ in every run, or are too many to compare by eye
 # Figures by token or variable, and notes. They differ in hundreds of lines from day to day: the screen shows them with
 # `--all` only.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from embedding_core.rooms import hooks
 from pipelines.commands.shared_options import NOTHING_PUSHED, STOPPED, Config, Override
 from pipelines.console.quiet import collector_paused, load_tensorflow
 from pipelines.console.terminal import echo
@@ -108,16 +109,17 @@ def _ready(
       overrides: settings that override the file's.
       check: a further check of the configuration.
     """
-    from pipelines.checks.early_checks import check_data_settings, check_of_rooms
     from pipelines.config import load_config
     from pipelines.local.storage_errors import storage_errors_as_one
     from pipelines.local.work_dir import prepare, ready_metadata
+    from pipelines.pipeline.component_inputs import example_settings
     from pipelines.previous.finished_trainings import check_references
 
     checked = load_config(config, overrides)
     check(checked)
-    check_data_settings(checked)
-    check_of_rooms(checked)
+    example_settings(checked)  # checks them by ExampleGen's own rules
+    for room in hooks("pipelines", "early_check"):
+        room.check(checked)
     show_warnings(checked)
     upgraded = ready_metadata(checked)
     if upgraded is not None:

@@ -64,20 +64,29 @@ def column_kinds(config: PipelineConfig) -> dict[str, ColumnKind]:
     return dict(sorted(kinds.items()))
 
 
-def transform_columns(config: PipelineConfig, *, serving: bool = False) -> tuple[str, ...]:
-    """Return the raw columns that Transform reads, sorted.
-
-    Args:
-      config: the configuration.
-      serving: whether to leave out the columns of the label and the sample weight, which a served model does not get.
-    """
-    not_served = {*label_columns(config), config.sample_weight} if serving else set()
+def served_columns(config: PipelineConfig) -> tuple[str, ...]:
+    """Return the raw columns that Transform reads for a served model, sorted: not the label and the sample weight."""
+    not_served = {*label_columns(config), config.sample_weight}
     return tuple(sorted({column for _, column, _ in _transform_uses(config)} - not_served))
 
 
 # Checks how features, row filters, slices and the split use the columns of the data.
 
+DECLARED: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = []
+"""The rules, each with the sections that it reads: it runs only if these have no mistakes."""
 
+
+def reads(*needs: str) -> Callable[[Callable[[PipelineConfig], Mistakes]], Callable[[PipelineConfig], Mistakes]]:
+    """Return a decorator that adds a function to `DECLARED`, with the sections that it reads."""
+
+    def add(function: Callable[[PipelineConfig], Mistakes]) -> Callable[[PipelineConfig], Mistakes]:
+        DECLARED.append((frozenset(needs), function))
+        return function
+
+    return add
+
+
+@reads("data", "features")
 def _lists_are_in_the_data(config: PipelineConfig) -> Mistakes:
     if not _is_csv(config.data):
         return
@@ -110,6 +119,7 @@ def _private_columns(config: PipelineConfig) -> dict[str, str]:
     return columns
 
 
+@reads("features", "evaluation")
 def _slices_show_nothing_private(config: PipelineConfig) -> Mistakes:
     private = _private_columns(config)
     for index, columns in enumerate(config.evaluation.slices):
@@ -123,6 +133,7 @@ def _slices_show_nothing_private(config: PipelineConfig) -> Mistakes:
             )
 
 
+@reads("features", "row_filters")
 def _row_filters_show_nothing_private(config: PipelineConfig) -> Mistakes:
     private = _private_columns(config)
     for index, row_filter in enumerate(config.row_filters):
@@ -141,6 +152,7 @@ def _row_filters_show_nothing_private(config: PipelineConfig) -> Mistakes:
                 )
 
 
+@reads("features")
 def _plain_features_show_nothing_private(config: PipelineConfig) -> Mistakes:
     """Require that all features of a private column are private: reports on the others would show its values."""
     private = _private_columns(config)
@@ -157,6 +169,7 @@ def _plain_features_show_nothing_private(config: PipelineConfig) -> Mistakes:
                 )
 
 
+@reads("features", "split")
 def _split_shows_nothing_private(config: PipelineConfig) -> Mistakes:
     private = _private_columns(config)
     column = getattr(config.split, "column", None)  # a hash key shows no value
@@ -170,6 +183,7 @@ def _split_shows_nothing_private(config: PipelineConfig) -> Mistakes:
         )
 
 
+@reads("features", "columns", "label", "labels", "sample_weight")
 def _inputs_have_names_of_their_own(config: PipelineConfig) -> Mistakes:
     """Refuse columns with equal input names in the served model (`embedding_core.columns.input_name`)."""
     raw = {
@@ -178,7 +192,7 @@ def _inputs_have_names_of_their_own(config: PipelineConfig) -> Mistakes:
         if not feature.after_transform
     }
     dense = {feature.source: f"features.dense.{index}" for index, feature in enumerate(config.features.dense)}
-    columns = dict.fromkeys([*raw, *transform_columns(config, serving=True)])
+    columns = dict.fromkeys([*raw, *served_columns(config)])
     first: dict[str, str] = {}
     for column in columns:
         other = first.setdefault(input_key(column), column)
@@ -200,6 +214,7 @@ def input_key(column: str) -> str:
     return name.lower()  # TensorFlow's signatures ignore case
 
 
+@reads("data", "features", "columns", "label", "labels", "sample_weight", "evaluation")
 def _whole_numbers_are_tokens(config: PipelineConfig) -> Mistakes:
     kinds = column_kinds(config)
     histories = config.data.histories
@@ -214,29 +229,17 @@ def _whole_numbers_are_tokens(config: PipelineConfig) -> Mistakes:
             )
 
 
-COLUMN_RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = [
-    (frozenset({"data", "features"}), _lists_are_in_the_data),
-    (frozenset({"features", "evaluation"}), _slices_show_nothing_private),
-    (frozenset({"features", "row_filters"}), _row_filters_show_nothing_private),
-    (frozenset({"features"}), _plain_features_show_nothing_private),
-    (frozenset({"features", "split"}), _split_shows_nothing_private),
-    (frozenset({"features", "columns", "label", "labels", "sample_weight"}), _inputs_have_names_of_their_own),
-    (
-        frozenset({"data", "features", "columns", "label", "labels", "sample_weight", "evaluation"}),
-        _whole_numbers_are_tokens,
-    ),
-]
-
-
 # Checks how features, labels, filters, split and model use the columns that `data.histories` makes.
 
 _MADE = "data.histories.columns"
 
 
+@reads("data", "split")
 def _histories_fit_the_split(config: PipelineConfig) -> Mistakes:
     yield from split_mistakes(config.data.histories, config.split)
 
 
+@reads("data", "features", "label", "labels", "columns", "sample_weight", "row_filters", "evaluation", "split")
 def _new_columns_are_of_tokens(config: PipelineConfig) -> Mistakes:
     histories, kinds = config.data.histories, column_kinds(config)
     if histories is None:
@@ -270,6 +273,7 @@ def _misused(config: PipelineConfig, name: str) -> Iterator[str]:
         yield "data.whole_numbers"
 
 
+@reads("data", "features")
 def _histories_are_read_whole(config: PipelineConfig) -> Mistakes:
     """Refuse features that would read only a part of a history."""
     histories = config.data.histories
@@ -292,6 +296,7 @@ def _histories_are_read_whole(config: PipelineConfig) -> Mistakes:
             )
 
 
+@reads("data", "features")
 def _histories_show_nothing_private(config: PipelineConfig) -> Mistakes:
     private = {feature.source: feature.name for feature in config.features.categorical if feature.private}
     histories = config.data.histories
@@ -314,6 +319,7 @@ def _features_of_histories(config: PipelineConfig) -> Iterator[tuple[str, Catego
             yield f"features.categorical.{index}", feature
 
 
+@reads("model", "features")
 def _models_read_sequences(config: PipelineConfig) -> Mistakes:
     """Require that the features that `sequential` and `din` read as histories are sequences."""
     arguments = {"sequential": "history", "din": "histories"}
@@ -332,17 +338,3 @@ def _models_read_sequences(config: PipelineConfig) -> Mistakes:
                     "makes such a column of events in the order of their `time`."
                 ),
             )
-
-
-HISTORY_RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = [
-    (frozenset({"data", "split"}), _histories_fit_the_split),
-    (
-        frozenset(
-            {"data", "features", "label", "labels", "columns", "sample_weight", "row_filters", "evaluation", "split"}
-        ),
-        _new_columns_are_of_tokens,
-    ),
-    (frozenset({"data", "features"}), _histories_are_read_whole),
-    (frozenset({"data", "features"}), _histories_show_nothing_private),
-    (frozenset({"model", "features"}), _models_read_sequences),
-]

@@ -23,7 +23,7 @@ from pipelines.config.feature_sections import Categorical, Dense
 from pipelines.config.metrics import Evaluation
 from pipelines.config.pipeline_config import WORDS, Model, PipelineConfig
 from pipelines.config.rules import RULES
-from pipelines.config.user_modules import GIVEN_BY_TRAINER, keyword_arguments, parse_module
+from pipelines.config.user_modules import GIVEN_BY_TRAINER, build_arguments, parse_module
 from pipelines.config.yaml_text import parse_value, parse_yaml
 
 # Writes out the defaults that depend on other keys or on the model's source, so that no null hides a value.
@@ -74,7 +74,7 @@ def _model(model: Model, python_path: str) -> Model:
 
 def _defaults(model: Model, python_path: str) -> Mapping[str, Any]:
     """Return the defaults of `build` that its source gives as plain values; the source is parsed, not imported."""
-    known = keyword_arguments(parse_module(model.module, python_path), "build", given=3) or {}
+    known = build_arguments(parse_module(model.module, python_path)) or {}
     for name in GIVEN_BY_TRAINER:
         known.pop(name, None)
     return {name: argument.default for name, argument in known.items() if argument.has_plain_default}

@@ -75,7 +75,7 @@ _Chips = Annotated[str, Field(pattern=r"^\d+(x\d+){1,2}$"), Rule("chips such as 
 
 
 class Resources(Section):
-    """Resources of the container of one task.
+    """Resources of a container.
 
     Attributes:
       cpu: number of CPUs; null leaves it to the backend.
@@ -86,7 +86,7 @@ class Resources(Section):
     memory_gb: PositiveNumber | None = None
 
 
-@with_keys("kubeflow", hooks("components", "keys"))
+@with_keys("kubeflow", hooks("pipelines", "keys"))
 class Kubeflow(Section):
     """Settings for Kubeflow Pipelines and Vertex AI, which `tfx-embeddings compile` reads.
 

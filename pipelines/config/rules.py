@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from components.example_gen.settings import EXTENSIONS, format_of
 from embedding_core.errors import ConfigError, nearest
 from embedding_core.rooms import hooks
 from embedding_core.schema import Mistakes
-from pipelines.config.column_rules import COLUMN_RULES, HISTORY_RULES, column_uses, label_columns, label_paths
+from pipelines.config.column_rules import DECLARED, column_uses, label_columns, label_paths, reads
 from pipelines.config.data import data_files, literal_mistakes, missing_spans
 from pipelines.config.metadata_server import MetadataServer, is_server
 from pipelines.config.pipeline_config import BUILT_IN_MODELS, RETRIEVAL_MODELS, PipelineConfig
@@ -16,27 +14,31 @@ from pipelines.config.user_modules import (
     GIVEN_BY_TRAINER,
     Argument,
     accepts,
+    build_arguments,
     check_not_shadowed,
     defines,
-    keyword_arguments,
     parse_module,
 )
 
 # Checks where versions are pushed, in which form, and which versions they are compared with.
 
 
+@reads("work_dir")
 def _work_dir_is_literal(config: PipelineConfig) -> Mistakes:
     yield from literal_mistakes("work_dir", config.work_dir)
 
 
+@reads("push")
 def _destination_is_literal(config: PipelineConfig) -> Mistakes:
     yield from literal_mistakes("push.destination", config.push.destination)
 
 
+@reads("evaluation")
 def _baseline_is_literal(config: PipelineConfig) -> Mistakes:
     yield from literal_mistakes("evaluation.baseline", config.evaluation.baseline)
 
 
+@reads("features", "push")
 def _tables_of_rows_dtype_exist(config: PipelineConfig) -> Mistakes:
     tables = dict.fromkeys(feature.table_name for feature in config.features.categorical)
     given = config.push.rows_dtype
@@ -45,33 +47,10 @@ def _tables_of_rows_dtype_exist(config: PipelineConfig) -> Mistakes:
             yield f"push.rows_dtype.{name}", f"is not a table: {nearest(name, tables)}"
 
 
-VERSION_RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = [
-    (frozenset({"work_dir"}), _work_dir_is_literal),
-    (frozenset({"push"}), _destination_is_literal),
-    (frozenset({"evaluation"}), _baseline_is_literal),
-    (frozenset({"features", "push"}), _tables_of_rows_dtype_exist),
-]
+# Checks the other rules that involve several sections.
 
 
-# Checks the rules that involve several sections. A rule runs only if the sections that it reads have no mistakes.
-
-RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = [
-    *COLUMN_RULES,
-    *HISTORY_RULES,
-    *VERSION_RULES,
-    *(rule for room in hooks("pipelines", "rules") for rule in room.RULES),
-]
-
-
-def _rule(*needs: str) -> Callable[[Callable[[PipelineConfig], Mistakes]], Callable[[PipelineConfig], Mistakes]]:
-    def add(function: Callable[[PipelineConfig], Mistakes]) -> Callable[[PipelineConfig], Mistakes]:
-        RULES.append((frozenset(needs), function))
-        return function
-
-    return add
-
-
-@_rule("metadata")
+@reads("metadata")
 def _server_has_an_address(config: PipelineConfig) -> Mistakes:
     if config.metadata is None or not is_server(config.metadata):
         return
@@ -81,7 +60,7 @@ def _server_has_an_address(config: PipelineConfig) -> Mistakes:
         yield "metadata", str(error).removeprefix("`metadata` ")
 
 
-@_rule("data")
+@reads("data")
 def _data_is_there(config: PipelineConfig) -> Mistakes:
     data = config.data
     if "**" in data.path:
@@ -102,7 +81,7 @@ def _data_is_there(config: PipelineConfig) -> Mistakes:
         yield f"data.{data.changed[0]}", f"is given, but the files of {data.path!r} are not CSV: leave it out."
 
 
-@_rule("data")
+@reads("data")
 def _no_span_is_missing(config: PipelineConfig) -> Mistakes:
     spans = config.data.spans
     if spans is None or spans.missing != "error":
@@ -121,14 +100,14 @@ def _no_span_is_missing(config: PipelineConfig) -> Mistakes:
         )
 
 
-@_rule("label", "labels", "preprocessing_fn")
+@reads("label", "labels", "preprocessing_fn")
 def _label_is_computed(config: PipelineConfig) -> Mistakes:
     for path, label in label_paths(config):
         if label.key is not None and config.preprocessing_fn is None:
             yield f"{path}.key", f"is {label.key!r}, but `preprocessing_fn` is null: name the function that returns it."
 
 
-@_rule("label", "labels", "features", "preprocessing_fn")
+@reads("label", "labels", "features", "preprocessing_fn")
 def _label_is_not_a_feature(config: PipelineConfig) -> Mistakes:
     columns, keys = label_columns(config), [task.key for task in config.tasks]
     for kind in ("categorical", "dense"):
@@ -145,7 +124,7 @@ def _label_is_not_a_feature(config: PipelineConfig) -> Mistakes:
                 )
 
 
-@_rule("label", "labels", "sample_weight")
+@reads("label", "labels", "sample_weight")
 def _weight_is_not_a_label(config: PipelineConfig) -> Mistakes:
     if config.sample_weight is not None and config.sample_weight in [
         target.column for target in config.targets.values()
@@ -153,7 +132,7 @@ def _weight_is_not_a_label(config: PipelineConfig) -> Mistakes:
         yield "sample_weight", f"is {config.sample_weight!r}, the label's column: name the column of weights, or null."
 
 
-@_rule("label", "labels", "class_weights", "training")
+@reads("label", "labels", "class_weights", "training")
 def _label_is_binary_if_needed(config: PipelineConfig) -> Mistakes:
     tasks, training = config.tasks, config.training
     only = "there are several labels" if len(tasks) > 1 else f"`label.kind` is {tasks[0].kind!r}"
@@ -174,7 +153,7 @@ def _label_is_binary_if_needed(config: PipelineConfig) -> Mistakes:
             yield f"{path}.kind", f"is 'positive', as is `{positives[0]}.kind`: every row is one event; remove one."
 
 
-@_rule("label", "labels", "class_weights", "features", "training", "model")
+@reads("label", "labels", "class_weights", "features", "training", "model")
 def _softmax_fits(config: PipelineConfig) -> Mistakes:
     training, softmax = config.training, config.training.softmax
     if softmax is None:
@@ -206,7 +185,7 @@ def _softmax_fits(config: PipelineConfig) -> Mistakes:
             yield f"training.softmax.candidate_features.{index}", f"is {name!r}: {rule}"
 
 
-@_rule("label", "labels")
+@reads("label", "labels")
 def _labels_have_columns_of_their_own(config: PipelineConfig) -> Mistakes:
     seen: dict[str, str] = {}
     for path, label in label_paths(config):
@@ -215,7 +194,7 @@ def _labels_have_columns_of_their_own(config: PipelineConfig) -> Mistakes:
             yield f"{path}.column", f"is {label.column!r}, {rule}"
 
 
-@_rule("label", "labels", "evaluation")
+@reads("label", "labels", "evaluation")
 def _labels_that_may_lack_are_evaluated_in_one_pass(config: PipelineConfig) -> Mistakes:
     if config.evaluation.engine != "tfma":
         return
@@ -225,20 +204,20 @@ def _labels_that_may_lack_are_evaluated_in_one_pass(config: PipelineConfig) -> M
         yield "evaluation.engine", "is 'tfma', which cannot leave out rows of a class that the train split lacks."
 
 
-@_rule("label", "labels", "evaluation")
+@reads("label", "labels", "evaluation")
 def _metrics_fit_the_label(config: PipelineConfig) -> Mistakes:
     for key, mistake in config.evaluation.mistakes_for(config.tasks):
         yield f"evaluation.{key}", mistake
 
 
-@_rule("class_weights")
+@reads("class_weights")
 def _classes_are_numbers(config: PipelineConfig) -> Mistakes:
     for key in config.class_weights:
         if key not in ("0", "1"):
             yield f"class_weights.{key}", "is not a value of the label: it must be 0 or 1."
 
 
-@_rule("features", "preprocessing_fn")
+@reads("features", "preprocessing_fn")
 def _transformed_features_exist(config: PipelineConfig) -> Mistakes:
     for index, feature in enumerate(config.features.categorical):
         if feature.after_transform and config.preprocessing_fn is None:
@@ -248,7 +227,7 @@ def _transformed_features_exist(config: PipelineConfig) -> Mistakes:
             )
 
 
-@_rule("features", "vocabularies", "tables")
+@reads("features", "vocabularies", "tables")
 def _vocabularies_and_tables_are_used(config: PipelineConfig) -> Mistakes:
     features = config.features.categorical
     for section, used in (
@@ -260,7 +239,7 @@ def _vocabularies_and_tables_are_used(config: PipelineConfig) -> Mistakes:
                 yield f"{section}.{name}", f"belongs to no feature: {nearest(name, dict.fromkeys(used))}"
 
 
-@_rule("features", "label", "labels", "columns", "sample_weight", "evaluation")
+@reads("features", "label", "labels", "columns", "sample_weight", "evaluation")
 def _columns_are_of_one_kind(config: PipelineConfig) -> Mistakes:
     kinds: dict[str, str] = {}
     for path, column, kind in column_uses(config):
@@ -272,7 +251,7 @@ def _columns_are_of_one_kind(config: PipelineConfig) -> Mistakes:
             yield path, f"{text}derive the second from it in your `preprocessing_fn`."
 
 
-@_rule("features", "training")
+@reads("features", "training")
 def _negatives_are_drawn_for_a_feature(config: PipelineConfig) -> Mistakes:
     known = [feature.name for feature in config.features.categorical]
     negatives = config.training.negatives
@@ -296,7 +275,7 @@ def _has_one_token(config: PipelineConfig, path: str, name: str) -> Mistakes:
             yield path, f"is {name!r}, {rule}: name a feature of one token a row, or leave out its `{key}`."
 
 
-@_rule("python_path")
+@reads("python_path")
 def _nothing_shadows_us(config: PipelineConfig) -> Mistakes:
     try:
         check_not_shadowed(config.python_path)
@@ -304,17 +283,17 @@ def _nothing_shadows_us(config: PipelineConfig) -> Mistakes:
         yield "python_path", f"is {config.python_path!r}: {error}"
 
 
-@_rule("preprocessing_fn", "python_path")
+@reads("preprocessing_fn", "python_path")
 def _preprocessing_function_exists(config: PipelineConfig) -> Mistakes:
     yield from _function_exists("preprocessing_fn", config.preprocessing_fn, config.python_path)
 
 
-@_rule("model", "python_path")
+@reads("model", "python_path")
 def _run_fn_exists(config: PipelineConfig) -> Mistakes:
     yield from _function_exists("model.run_fn", config.model.run_fn, config.python_path)
 
 
-@_rule("model", "training", "warm_start")
+@reads("model", "training", "warm_start")
 def _run_fn_trains_what_is_configured(config: PipelineConfig) -> Mistakes:
     if config.model.run_fn is None:
         return
@@ -323,7 +302,7 @@ def _run_fn_trains_what_is_configured(config: PipelineConfig) -> Mistakes:
             yield path, "is given, and so is `model.run_fn`: only the trainer's own loop does this; leave out one."
 
 
-@_rule("gates", "python_path")
+@reads("gates", "python_path")
 def _gates_exist(config: PipelineConfig) -> Mistakes:
     for index, gate in enumerate(config.gates):
         yield from _function_exists(f"gates.{index}", gate, config.python_path, "class, such as my_module.MyGate")
@@ -346,7 +325,7 @@ def _function_exists(path: str, dotted: str | None, python_path: str, what: str 
         yield path, f"is {dotted!r}: {error}"
 
 
-@_rule("model", "features")
+@reads("model", "features")
 def _towers_are_of_features(config: PipelineConfig) -> Mistakes:
     if config.model.module != BUILT_IN_MODELS["two_tower"]:
         return
@@ -367,7 +346,7 @@ def _towers_are_of_features(config: PipelineConfig) -> Mistakes:
                 yield f"{path}.{index}", f"is {name!r}, which is in `{seen[name]}` too: name it in one of the two."
 
 
-@_rule("model", "evaluation")
+@reads("model", "evaluation")
 def _rankings_are_of_two_towers(config: PipelineConfig) -> Mistakes:
     if config.model.name not in BUILT_IN_MODELS or config.model.name in RETRIEVAL_MODELS:
         return
@@ -383,7 +362,7 @@ def _rankings_are_of_two_towers(config: PipelineConfig) -> Mistakes:
         yield "evaluation.user", f"is {evaluation.user!r}, but nothing reads it: add GroupAUC to `evaluation.metrics`."
 
 
-@_rule("features", "evaluation")
+@reads("features", "evaluation")
 def _something_was_seen(config: PipelineConfig) -> Mistakes:
     if not config.evaluation.exclude_seen or config.evaluation.user is not None:
         return
@@ -393,7 +372,7 @@ def _something_was_seen(config: PipelineConfig) -> Mistakes:
         yield "evaluation.exclude_seen", f"is True, but {rule}: name the column of the user."
 
 
-@_rule("model", "label", "labels", "python_path")
+@reads("model", "label", "labels", "python_path")
 def _model_takes_its_arguments(config: PipelineConfig) -> Mistakes:
     model = config.model
     try:
@@ -407,7 +386,7 @@ def _model_takes_its_arguments(config: PipelineConfig) -> Mistakes:
     if not defines(tree, "build"):
         yield "model.name", f"is {model.name!r}: the module must define `build(config, embeddings, dense, *, ...)`."
         return
-    known = keyword_arguments(tree, "build", given=3)
+    known = build_arguments(tree)
     if known is not None:
         yield from _arguments_fit(config, known)
 
@@ -436,3 +415,7 @@ def _arguments_fit(config: PipelineConfig, known: dict[str, Argument]) -> Mistak
     for name, argument in known.items():
         if argument.required and name not in given and name not in GIVEN_BY_TRAINER:
             yield f"model.arguments.{name}", f"is missing: {owner} has no default for it; give it a value."
+
+
+RULES = [*DECLARED, *(rule for room in hooks("pipelines", "rules") for rule in room.RULES)]
+"""All rules, those of the optional rooms included, each with the sections that it reads."""

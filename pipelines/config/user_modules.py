@@ -25,6 +25,7 @@ _SEQUENCES = ("tuple", "list", "Sequence", "Iterable")
 GIVEN_BY_TRAINER = ("tasks", "lengths")
 """Arguments of `build` that the trainer passes; `model.arguments` must not contain them."""
 UNKNOWN: Any = object()
+_OF_ALL_MODELS = 3  # `config`, `embeddings` and `dense`, the first arguments of `build`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,19 +108,19 @@ def defines(tree: ast.Module, name: str) -> bool:
     return False
 
 
-def keyword_arguments(tree: ast.Module, function: str, given: int) -> dict[str, Argument] | None:
-    """Return the arguments of the module's function after the first `given` ones; None if they are unknown.
+def build_arguments(tree: ast.Module) -> dict[str, Argument] | None:
+    """Return the arguments of the module's `build` after the first three, which all models have; None if unknown.
 
     They are unknown if the function takes `**arguments`, or is not defined in the module itself.
     """
-    nodes = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
+    nodes = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "build"]
     if not nodes or nodes[-1].args.kwarg is not None:
         return None
     taken = nodes[-1].args
     positional = [*taken.posonlyargs, *taken.args]
     required: list[ast.expr | None] = [None] * (len(positional) - len(taken.defaults))
-    names = [*positional[given:], *taken.kwonlyargs]
-    defaults = [*[*required, *taken.defaults][given:], *taken.kw_defaults]
+    names = [*positional[_OF_ALL_MODELS:], *taken.kwonlyargs]
+    defaults = [*[*required, *taken.defaults][_OF_ALL_MODELS:], *taken.kw_defaults]
     return {
         parameter.arg: _argument(tree, parameter, default) for parameter, default in zip(names, defaults, strict=True)
     }

@@ -16,10 +16,18 @@ def with_form(result: RunResult, facts: Mapping[str, Any]) -> RunResult:
       result: what was pushed.
       facts: the properties of its PushedModel.
     """
-    delta, full_push = int(facts.get("pushed_delta") or 0), str(facts.get("full_push", ""))
+    delta = _number(facts)
+    version = f"{result.version}-delta-{delta}" if delta else result.version
     form = ("delta" if delta else "whole version") if "full_push" in facts else ""
-    if not delta:
-        return dataclasses.replace(result, form=form, full_push=full_push)
-    note = f"# As exported, before its {delta} deltas: `serve-delta` applies them to a server.\n"
-    version = f"{result.version}-delta-{delta}"
-    return dataclasses.replace(result, version=version, form=form, full_push=full_push, query=note)
+    return dataclasses.replace(result, version=version, form=form, full_push=str(facts.get("full_push", "")))
+
+
+def request_note(facts: Mapping[str, Any]) -> str:
+    """Return a comment for a request to the version, which does not have its deltas; "" without deltas."""
+    delta = _number(facts)
+    return f"# As exported, before its {delta} deltas: `serve-delta` applies them to a server.\n" if delta else ""
+
+
+def _number(facts: Mapping[str, Any]) -> int:
+    """Return the number of the pushed delta; 0 is a whole version."""
+    return int(facts.get("pushed_delta") or 0)

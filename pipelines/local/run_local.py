@@ -138,64 +138,48 @@ def run(
       EmbeddingError: the input of the user is wrong, or another run uses the work_dir.
       Exception: any other error of a component.
     """
+    report: Report | None = None
     with storage_errors_as_one(config):
         used = RunProfile() if profile else None
-        result, made = _run(config, again, changed, console, used, keep_transform, is_ready)
-    if made is None:
-        if printed:
-            print_outcome(result)
-        return result, None
-    report, saved = made
-    if printed:
-        print_report(report, saved)
+        stage: Stage = contextlib.nullcontext if used is None else used.stage
+        check_file_systems(config)
+        # Devices that TensorFlow does not find by itself must be known before any component runs it.
+        if config.training.strategy not in ("auto", "cpu", "gpu", "tpu"):
+            choose_placement(training_config(config))
+        upgraded = None if is_ready else ready_metadata(config)
+        with (
+            file_permissions(config),
+            scratch_tempdir("run"),
+            run_lock(config),
+            captured(config.work_dir) as screen,
+            Display(console or SafeConsole(file=screen, highlight=False)) as display,
+            _found_by_workers(config),
+        ):
+            if upgraded is not None:
+                display.say(f"the metadata is of a previous release: it was upgraded, and {upgraded} is a backup")
+            _tidy(config, display.say)
+            previous = find_previous_run(config, again=again, keep_transform=keep_transform)
+            for note in previous.notes:
+                display.say(note)
+            nodes, pushed = _run_until_served(config, previous, display, stage, again=again)
+            result = read_result(open_store(config.metadata_path), nodes, pushed)
+            notes, reports = _notes(previous, nodes, result), os.path.join(config.work_dir, REPORTS)
+            try:
+                with stage("report and baselines"):
+                    figures = collect_report(config, nodes, pushed, result, changed, reports)
+                stages = () if used is None else [dataclasses.asdict(stage) for stage in used.stages]
+                figures = dataclasses.replace(figures, notes=notes, profile=stages)
+                page = save_report(figures, os.path.join(config.work_dir, "report"), reports)
+                report = figures
+            except Exception as error:  # whatever it is, it does not change what the run did
+                traceback.print_exc()  # into the log
+                line = " ".join(str(error).split())
+                display.say(f"warning: the report of this run could not be made: {type(error).__name__}: {line}")
+    if printed and report is not None:
+        print_report(report, page)
+    elif printed:
+        print_outcome(result)
     return result, report
-
-
-def _run(
-    config: PipelineConfig,
-    again: bool,
-    changed: Sequence[str],
-    console: Console | None,
-    profile: RunProfile | None,
-    keep_transform: bool,
-    is_ready: bool,
-) -> tuple[RunResult, tuple[Report, str] | None]:
-    """Run the pipeline; return what it did, and the report with the path of its page, if it could be made."""
-    stage: Stage = contextlib.nullcontext if profile is None else profile.stage
-    check_file_systems(config)
-    # Devices that TensorFlow does not find by itself must be known before any component runs it.
-    if config.training.strategy not in ("auto", "cpu", "gpu", "tpu"):
-        choose_placement(training_config(config))
-    upgraded = None if is_ready else ready_metadata(config)
-    with (
-        file_permissions(config),
-        scratch_tempdir("run"),
-        run_lock(config),
-        captured(config.work_dir) as screen,
-        Display(console or SafeConsole(file=screen, highlight=False)) as display,
-        _found_by_workers(config),
-    ):
-        if upgraded is not None:
-            display.say(f"the metadata is of a previous release: it was upgraded, and {upgraded} is a backup")
-        _tidy(config, display.say)
-        previous = find_previous_run(config, again=again, keep_transform=keep_transform)
-        for note in previous.notes:
-            display.say(note)
-        nodes, pushed = _run_until_served(config, previous, display, stage, again=again)
-        result = read_result(open_store(config.metadata_path), nodes, pushed)
-        notes, reports = _notes(previous, nodes, result), os.path.join(config.work_dir, REPORTS)
-        try:
-            with stage("report and baselines"):
-                report = collect_report(config, nodes, pushed, result, changed, reports)
-            used = () if profile is None else [dataclasses.asdict(stage) for stage in profile.stages]
-            report = dataclasses.replace(report, notes=notes, profile=used)
-            saved = save_report(report, os.path.join(config.work_dir, "report"), reports)
-        except Exception as error:  # whatever it is, it does not change what the run did
-            traceback.print_exc()  # into the log
-            line = " ".join(str(error).split())
-            display.say(f"warning: the report of this run could not be made: {type(error).__name__}: {line}")
-            return result, None
-    return result, (report, saved)
 
 
 def _found_by_workers(config: PipelineConfig) -> contextlib.AbstractContextManager[None]:

@@ -17,7 +17,6 @@ from embedding_core.display import printable
 from embedding_core.errors import ConfigError
 from embedding_core.storage import is_remote, whole_file
 from pipelines.checks.data_check import DataCheck, check_data
-from pipelines.checks.early_checks import check_data_settings
 from pipelines.config import config_from_mapping, load_config
 from pipelines.config.data import resolve
 from pipelines.config.yaml_text import parse_yaml, yaml_of
@@ -230,8 +229,7 @@ def write_project(folder: Path, data: str | None, label: str | None) -> DataChec
         _write(folder, texts)
     if data is None:
         return None
-    config = load_config(folder / CONFIG)
-    return check_data(config, check_data_settings(config))
+    return check_data(load_config(folder / CONFIG))
 
 
 @contextlib.contextmanager

@@ -7,10 +7,10 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from components.parameter_server.keys import ClusterKeys, Machine, TrainingCluster
 from embedding_core.errors import ConfigError
 from pipelines.cluster.kubeflow_spec import Spec, kubernetes_name
-from pipelines.config import PipelineConfig
+from pipelines.config import PipelineConfig, Resources
+from pipelines.parameter_server.keys import ClusterKeys, TrainingCluster
 
 _PORT = 2222
 _SERVE = "exec python -m embedding_core.parameter_server.worker"
@@ -114,7 +114,7 @@ def _service(name: str, kind: str) -> Spec:
     }
 
 
-def _stateful_set(name: str, kind: str, count: int, resources: Machine, image: str, env: Mapping[str, str]) -> Spec:
+def _stateful_set(name: str, kind: str, count: int, resources: Resources, image: str, env: Mapping[str, str]) -> Spec:
     """Return pods with fixed names; each finds its number at the end of its name, and is started again if it ends."""
     config = f'{{\\"cluster\\": $CLUSTER, \\"task\\": {{\\"type\\": \\"{kind}\\", \\"index\\": ${{HOSTNAME##*-}}}}}}'
     wanted = {"cpu": resources.cpu, "memory": resources.memory_gb and f"{resources.memory_gb:g}G"}

@@ -14,7 +14,7 @@ from embedding_core.tasks import metric_name
 from embedding_core.training_config import RemapPolicy, TrainingConfig, TrainingSettings
 from pipelines.config import PipelineConfig, VocabularyLimits
 from pipelines.config.column_rules import column_kinds
-from pipelines.config.data import data_location, data_spans
+from pipelines.config.data import data_spans
 
 _DEFAULT_LIMITS = VocabularyLimits()
 _FIRST_ORDER_TABLES = TableSettings(occurrences_per_column=10, initializer=InitializerConfig(scale=0.005))
@@ -133,11 +133,6 @@ def remap_policy(config: PipelineConfig) -> RemapPolicy:
     return RemapPolicy(**choices, seed=config.seed)
 
 
-def dense_start(config: PipelineConfig) -> Json:
-    """Make `dense_start` in `trainer_config`: what the dense part starts from; empty without a warm start."""
-    return {} if config.warm_start is None else config.warm_start.dense_choices()
-
-
 def transform_config(config: PipelineConfig) -> Json:
     """Make `custom_config` of Transform: dense features, column, key and kind of labels, the sample weight's column."""
     return {
@@ -187,11 +182,6 @@ def _single_valued(config: PipelineConfig) -> tuple[str, ...]:
     return tuple(sorted(single if config.sample_weight is None else single | {config.sample_weight}))
 
 
-def input_location(config: PipelineConfig) -> tuple[str, str]:
-    """Return `input_base` and `pattern` of ExampleGen."""
-    return data_location(config.data)
-
-
 def data_format(config: PipelineConfig) -> str:
     """Return `data_format` of ExampleGen: "csv", "tfrecord" or "parquet".
 
@@ -214,7 +204,7 @@ def trainer_config(config: PipelineConfig) -> Json:
         "scaling": {
             feature.name: {"column": feature.source, "log1p": feature.log1p} for feature in config.features.dense
         },
-        "dense_start": dense_start(config),
+        "dense_start": {} if config.warm_start is None else config.warm_start.dense_choices(),
     }
 
 

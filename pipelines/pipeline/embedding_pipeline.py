@@ -54,8 +54,8 @@ from components import (
     Vocabularies,
     VocabularyGen,
 )
-from embedding_core.schema import Json
 from pipelines.config import PipelineConfig
+from pipelines.config.data import data_location
 from pipelines.pipeline import component_inputs
 from pipelines.pipeline.fingerprint import code_fingerprint, preprocessing_fingerprint
 from pipelines.pipeline.gates import TrainedChannels, gates
@@ -97,7 +97,7 @@ def create_pipeline(
 def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None, target: RunTarget) -> list[BaseNode]:
     example_gen = ExampleGen(
         input_base=target.input_base,
-        pattern=component_inputs.input_location(config)[1],
+        pattern=data_location(config.data)[1],
         data_format=component_inputs.data_format(config),
         settings=component_inputs.example_settings(config),
         spans=target.spans,
@@ -113,12 +113,13 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
     kept = imported("BaseTransformGraph", previous.transform_graph, standard_artifacts.TransformGraph)
     transform = _transform(config, examples, schema, checkpoint, kept)
     known = imported("BaseVocabularies", previous.vocabularies, Vocabularies)
+    reads_transform = any(feature.after_transform for feature in config.features.categorical)
     vocabulary_gen = VocabularyGen(
         examples=examples,
         features=component_inputs.counted_features(config),
         vocabularies=component_inputs.vocabulary_limits(config),
         evolution=config.vocabulary_evolution,
-        transform_graph=transform.outputs["transform_graph"] if _after_transform(config) else None,
+        transform_graph=transform.outputs["transform_graph"] if reads_transform else None,
         base_vocabularies=_result(known),
     )
     tables = _table_config_gen(config, previous, target, vocabulary_gen, transform, checkpoint)
@@ -126,7 +127,10 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         "vocabularies": vocabulary_gen.outputs["vocabularies"],
         "table_configs": tables[-1].outputs["table_configs"],
     }
-    loader = [_loader(config, node, inputs) for node in checkpoint]
+    policy = component_inputs.remap_policy(config)
+    loader = [
+        CheckpointLoader(earlier_checkpoint=node.outputs["result"], policy=policy, **inputs) for node in checkpoint
+    ]
     trainer = _trainer_class(target)(
         examples=examples,
         transform_graph=transform.outputs["transform_graph"],
@@ -219,7 +223,7 @@ def _transform(
         examples=examples,
         schema=schema,
         preprocessing_fn=config.preprocessing_fn or "pipelines.preprocessing.preprocessing_fn",
-        custom_config=_transform_config(config),
+        custom_config={**component_inputs.transform_config(config), "code": preprocessing_fingerprint(config)},
         base_checkpoint=_result(checkpoint) if keeps_ranges else None,
         base_transform_graph=_result(kept),
     )
@@ -245,11 +249,6 @@ def _evaluator(
     return Evaluator(code_fingerprint=code_fingerprint(config, "evaluator"), ranking=ranking, **given, **ranked)
 
 
-def _loader(config: PipelineConfig, earlier: BaseNode, inputs: Mapping[str, types.BaseChannel]) -> CheckpointLoader:
-    policy = component_inputs.remap_policy(config)
-    return CheckpointLoader(earlier_checkpoint=earlier.outputs["result"], policy=policy, **inputs)
-
-
 def _trainer_class(target: RunTarget) -> Any:
     if target.vertex_job is None:
         return EmbeddingTrainer
@@ -260,15 +259,6 @@ def _trainer_class(target: RunTarget) -> Any:
 
 def _result(importers: Sequence[BaseNode]) -> types.BaseChannel | None:
     return importers[0].outputs["result"] if importers else None
-
-
-def _after_transform(config: PipelineConfig) -> bool:
-    return any(feature.after_transform for feature in config.features.categorical)
-
-
-def _transform_config(config: PipelineConfig) -> Json:
-    """Return `custom_config` of Transform, with a digest of the code, so that changed code invalidates the cache."""
-    return {**component_inputs.transform_config(config), "code": preprocessing_fingerprint(config)}
 
 
 def imported(name: str, uri: str | None, artifact_type: type[types.Artifact]) -> list[BaseNode]:

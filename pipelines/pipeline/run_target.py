@@ -13,8 +13,8 @@ from ml_metadata.proto import metadata_store_pb2 as mlmd
 from embedding_core.rooms import hooks
 from embedding_core.schema import Json
 from pipelines.config import PipelineConfig
+from pipelines.config.data import data_location
 from pipelines.config.metadata_server import MetadataServer, is_server
-from pipelines.pipeline import component_inputs
 
 # Makes the connection to ML Metadata: a sqlite file, or a MySQL server.
 
@@ -94,7 +94,7 @@ def local_target(config: PipelineConfig) -> RunTarget:
     return RunTarget(
         name=config.name,
         root=os.path.join(config.work_dir, "artifacts"),
-        input_base=component_inputs.input_location(config)[0],
+        input_base=data_location(config.data)[0],
         push_destination=config.push_destination,
         resume_dir=os.path.join(config.work_dir, "resume"),
         beam_args=beam_args(config, config.data.workers),

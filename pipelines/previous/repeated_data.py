@@ -18,6 +18,7 @@ from components.example_gen.data_files import (
 )
 from embedding_core.storage import file_digest
 from pipelines.config import PipelineConfig
+from pipelines.config.data import data_location
 from pipelines.lineage.graph import Node
 from pipelines.pipeline import component_inputs
 
@@ -75,7 +76,7 @@ class Overlap:
 def data_of_run(config: PipelineConfig) -> RunData:
     """Find the data that the configuration names, as ExampleGen finds it."""
     settings = component_inputs.example_settings(config)
-    base, pattern = component_inputs.input_location(config)
+    base, pattern = data_location(config.data)
     files = find_files(base, without_spans(pattern), component_inputs.data_format(config), settings.spans).files
     rows = rows_digest(settings.to_json())
     return RunData(rows, find_pieces(files, base, settings))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -101,10 +100,8 @@ def collect_report(
         seconds=sum(run.seconds for run in runs),
         seconds_with_cache=sum(node["made_in"] for node in nodes),
         nodes=nodes,
-        push=dataclasses.replace(
-            result,
-            query=result.query + request_text(result.destination, run, tokens, graph) if result.pushed else "",
-        ),
+        push=result,
+        query=_request(lineage[pushed]) + request_text(result.destination, run, tokens, graph) if result.pushed else "",
         **compared,
         evaluation=[*judged_metrics(config, evaluation, quality), *check_rows(*gates.values()), *own],
         slices=sliced_metrics(evaluation),
@@ -134,6 +131,11 @@ def collect_report(
 def _further(table_configs: str) -> dict[str, Figures]:
     found = {room.NAME: room.figures(table_configs) for room in hooks("pipelines", "report_section")}
     return {name: figures for name, figures in found.items() if figures is not None}
+
+
+def _request(push: Node) -> str:
+    """Return what optional rooms say of a request to the pushed version, as comments."""
+    return "".join(room.request_note(push.facts) for room in hooks("pipelines", "pushed_form"))
 
 
 def read_result(store: MetadataStore, runs: Sequence[NodeRun], pushed: int) -> RunResult:

@@ -30,7 +30,6 @@ class RunResult:
       reason: why the model was refused: a sentence for each gate, and for each threshold that was missed.
       form: the form of the push, if an optional room adds forms to that of whole versions.
       full_push: why a whole version was pushed although it has another form.
-      query: lines of Python that send the version a request, which a report adds.
     """
 
     pushed: bool
@@ -40,7 +39,6 @@ class RunResult:
     reason: str = ""
     form: str = ""
     full_push: str = ""
-    query: str = ""
 
     @property
     def pushed_as(self) -> str:
@@ -69,6 +67,7 @@ class Report:
       seconds_with_cache: `seconds`, with the time that cached outputs once took instead of the time of a cache hit.
       nodes: per node its name, state, seconds, execution id, and `made_in`: the seconds that its outputs once took.
       push: what the run did.
+      query: lines of Python that send the pushed version a request; "" if the model was refused.
       metric_names: the metrics of `quality`.
       quality: per scorer (the model first, then the baselines) its metrics on the eval split.
       eval_rows: number of rows of the eval split that `quality` was measured on.
@@ -109,6 +108,7 @@ class Report:
     seconds_with_cache: float = 0.0
     nodes: Sequence[Figures]
     push: RunResult
+    query: str = ""
     metric_names: Sequence[str] = METRICS
     quality: Sequence[Figures]
     eval_rows: int

@@ -42,6 +42,8 @@ def print_report(report: Report, html: str, console: Console | None = None) -> N
     print_table(console, "time and memory", profile_rows(report))
     console.print(f"the nodes took {report.took}", **PLAIN)
     print_outcome(report.push, console)
+    if report.query:
+        console.print(report.query, **PLAIN)
     console.print(f"report: {html}", **PLAIN)
 
 
@@ -49,8 +51,6 @@ def print_outcome(result: RunResult, console: Console | None = None) -> None:
     """Print whether a run pushed a version, which, or why not; to standard output by default."""
     console = console or SafeConsole(highlight=False)
     console.print(result.outcome, style=None if result.pushed else "red", **PLAIN)
-    if result.query:
-        console.print(result.query, **PLAIN)
 
 
 def _quality_rows(report: Report) -> list[dict[str, str]]:

@@ -16,24 +16,16 @@ from pipelines.report.run_report import Figures
 _SHOWN = ("mean", "p50", "p90", "p95", "p99", "max")
 
 
-def save_shadow(figures: Figures, folder: str, option: str = "--out") -> list[str]:
+def save_shadow(figures: Figures, folder: str) -> None:
     """Write `shadow.json` and, if the package of the page is installed, `shadow.html`.
 
     Args:
       figures: the report, as `ShadowReport.to_json` gives it.
-      folder: an existing folder.
-      option: name of the option that gave the folder, for errors.
-
-    Returns:
-      The paths of the files, the page first.
+      folder: an existing folder, which the option `--out` names.
     """
-    path = os.path.join(folder, "shadow.json")
-    write_output(option, path, json.dumps(figures, indent=1) + "\n")
-    if not is_installed("jinja2"):
-        return [path]
-    page = os.path.join(folder, "shadow.html")
-    write_output(option, page, shadow_html(figures))
-    return [page, path]
+    write_output("--out", os.path.join(folder, "shadow.json"), json.dumps(figures, indent=1) + "\n")
+    if is_installed("jinja2"):
+        write_output("--out", os.path.join(folder, "shadow.html"), shadow_html(figures))
 
 
 def shadow_html(figures: Figures) -> str:
@@ -70,7 +62,7 @@ def print_shadow(figures: Figures, console: Console) -> None:
     if any(refused.values()):
         rows = f"{refused['new']:,} by the new version alone, {refused['old']:,} by the old one alone"
         console.print(f"refused rows: {rows}, {refused['both']:,} by both", **PLAIN)
-    print_table(console, "difference of answers", [_output_row(*one) for one in figures["outputs"].items()])
+    print_table(console, "difference of answers", [_output_row(*output) for output in figures["outputs"].items()])
     print_table(console, "cost", [_cost_row(name, figures[name]) for name in ("old", "new")])
     for check in figures["checks"]:
         outcome = "met" if check["met"] else "MISSED"

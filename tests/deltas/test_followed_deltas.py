@@ -20,7 +20,7 @@ def followed(folder):
     reports = [report for _, report in follow(config, until_idle=True)]
     for report in reports:
         is_delta = "-delta-" in report.push.version
-        assert ("serve-delta" in report.push.query) == is_delta
+        assert ("serve-delta" in report.query) == is_delta
         assert report.push.form == ("delta" if is_delta else "whole version")
         assert (report.push.full_push == "") == is_delta
     return [report.push.version for report in reports]

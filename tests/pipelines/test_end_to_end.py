@@ -166,7 +166,7 @@ def answers(program, folder):
 
 
 def test_request_of_the_report_runs_as_it_stands(runs, tmp_path):
-    probabilities = answers(runs[0].push.query, tmp_path)
+    probabilities = answers(runs[0].query, tmp_path)
     assert len(probabilities) == 2
     assert all(0 < value < 1 for value in probabilities)
 

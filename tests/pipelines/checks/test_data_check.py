@@ -15,7 +15,6 @@ from components.example_gen.encoding import examples
 from embedding_core.errors import DataError
 from embedding_core.storage import bounds
 from pipelines.checks.data_check import check_data
-from pipelines.checks.early_checks import check_data_settings
 from pipelines.config import load_config
 
 ROWS = [f"i{row % 5},{row % 7}.0,{'a|b' if row % 2 else 'b|c'},{row * 0.5},x,{row % 2}" for row in range(200)]
@@ -31,7 +30,7 @@ def checked(tmp_path, monkeypatch):
         (tmp_path / "rows.csv").write_text(csv)
         (tmp_path / "my.yaml").write_text(text)
         config = load_config(tmp_path / "my.yaml", sets)
-        return check_data(config, check_data_settings(config), rows)
+        return check_data(config, rows)
 
     return check
 

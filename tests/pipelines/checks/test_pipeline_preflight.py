@@ -15,7 +15,9 @@ from rich.console import Console
 import pipelines.examples
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import DEFAULT_OPTIMIZER
-from pipelines.checks.pipeline_preflight import check, print_report, save_json
+from pipelines.checks import pipeline_preflight
+from pipelines.checks.early_checks import requested_slice
+from pipelines.checks.pipeline_preflight import print_report, save_json
 from pipelines.checks.planned_tables import planned_tables
 from pipelines.commands import cli
 from pipelines.config import load_config
@@ -27,6 +29,11 @@ RETAIL = f"{EXAMPLES}/../../examples/online_retail/online_retail.yaml"
 @pytest.fixture(autouse=True)
 def _path(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def check(config, topology=None, assumed_tokens=1000, table_configs=None):
+    tables = planned_tables(config, table_configs, assumed_tokens)
+    return pipeline_preflight.check(config, requested_slice(config, topology), *tables)
 
 
 def taxi(*overrides):

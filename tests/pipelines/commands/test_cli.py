@@ -191,7 +191,7 @@ def test_compile_for_a_tpu_writes_only_what_passes_the_preflight(file, tmp_path,
     _command(
         monkeypatch,
         "checks.pipeline_preflight",
-        check=lambda config, checks: further.append(checks) or SimpleNamespace(green=green),
+        check=lambda config, slice_, tables, sizes, checks: further.append(checks) or SimpleNamespace(green=green),
         print_report=shown.append,
     )
     changes = [

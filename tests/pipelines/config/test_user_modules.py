@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from embedding_core.errors import ConfigError
-from pipelines.config.user_modules import Argument, accepts, defines, keyword_arguments, parse_module
+from pipelines.config.user_modules import Argument, accepts, build_arguments, defines, parse_module
 
 pytestmark = pytest.mark.light
 
@@ -36,9 +36,9 @@ def test_unknown_annotation_accepts_anything(annotation):
     assert accepts(annotation, object())
 
 
-def test_keyword_arguments_are_read_from_source():
+def test_arguments_of_build_are_read_from_source():
     tree = ast.parse("def build(c, e, d, extra=1, *, depth: int, rate: float = 0.1): ...")
-    assert keyword_arguments(tree, "build", given=3) == {
+    assert build_arguments(tree) == {
         "extra": Argument("", False, 1),
         "depth": Argument("int", True),
         "rate": Argument("float", False, 0.1),
@@ -47,7 +47,7 @@ def test_keyword_arguments_are_read_from_source():
 
 def test_default_is_known_if_the_source_says_it_in_plain_values():
     tree = ast.parse("UNITS = (8, 4)\ndef build(c, e, d, *, units=UNITS, l2=-1e-3, width=None, rate=1 / 3, x={1}): ...")
-    found = keyword_arguments(tree, "build", given=3)
+    found = build_arguments(tree)
     assert {name: one.default for name, one in found.items() if one.has_plain_default} == {
         "units": [8, 4],
         "l2": -1e-3,
@@ -56,8 +56,8 @@ def test_default_is_known_if_the_source_says_it_in_plain_values():
 
 
 def test_open_or_imported_build_takes_anything():
-    assert keyword_arguments(ast.parse("def build(c, e, d, **more): ..."), "build", given=3) is None
-    assert keyword_arguments(ast.parse("from other import build"), "build", given=3) is None
+    assert build_arguments(ast.parse("def build(c, e, d, **more): ...")) is None
+    assert build_arguments(ast.parse("from other import build")) is None
 
 
 @pytest.mark.parametrize("source", ["def f(): ...", "from a import f", "import b as f", "f = 1", "f: int = 1"])

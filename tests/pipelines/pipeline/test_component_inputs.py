@@ -11,7 +11,8 @@ from embedding_core.planning.table_overrides import TableSettings
 from embedding_core.schema import Section
 from embedding_core.training_config import DEFAULT_EPOCHS, DenseStart, RemapPolicy
 from pipelines.config import config_from_mapping, data_files
-from pipelines.config.column_rules import transform_columns
+from pipelines.config.column_rules import served_columns
+from pipelines.config.data import data_location
 from pipelines.config.pipeline_config import Model
 from pipelines.pipeline import component_inputs
 
@@ -123,8 +124,7 @@ def test_example_settings_are_what_example_gen_reads(config):
 
 
 def test_transform_columns_leave_out_the_answer_when_serving(config):
-    assert transform_columns(config) == ("fare", "lat", "tips")
-    assert transform_columns(config, serving=True) == ("fare", "lat")
+    assert served_columns(config) == ("fare", "lat")
 
 
 def test_training_is_what_the_trainer_reads(config):
@@ -183,7 +183,7 @@ def test_example_gen_finds_the_files_of_the_config(tmp_path, path):
     spans = {"spans": {"first": "2011-01-02"}} if "{MM}" in path else {}
     values = {"data": {"path": path, "format": "csv", **spans}, "label": "y", "features": {"categorical": ["item"]}}
     config = config_from_mapping(values, tmp_path)
-    base, pattern = component_inputs.input_location(config)
+    base, pattern = data_location(config.data)
     settings = component_inputs.example_settings(config)
     assert tuple(files.find_files(base, files.without_spans(pattern), "csv", settings.spans).files) == data_files(
         config.data

@@ -17,7 +17,8 @@ REPORT = Report(
     seconds=12.5,
     nodes=[{"node": "ExampleGen", "state": "cached", "seconds": 0.1, "execution": 1, "made_in": 39.9}],
     seconds_with_cache=52.3,
-    push=RunResult(pushed=True, version="7", destination="/srv/7", query="import tensorflow"),
+    push=RunResult(pushed=True, version="7", destination="/srv/7"),
+    query="import tensorflow",
     quality=[
         {"scorer": "this model", "metrics": {"AUC": 0.91234, "log loss": 0.3}},
         {"scorer": "popularity of item", "metrics": {"AUC": 0.8, "log loss": None}},
@@ -312,8 +313,8 @@ def test_report_without_a_profile_has_no_table_of_it(tmp_path):
 def test_screen_shows_paths_as_they_are():
     console = Console(record=True, width=40, file=io.StringIO())
     query = "model = load('/data/[v1]/" + "x" * 60 + "')"
-    push = dataclasses.replace(REPORT.push, destination="/data/[v1]/serving/7", query=query)
-    print_report(dataclasses.replace(REPORT, push=push), "/data/[v1]/report.html", console)
+    push = dataclasses.replace(REPORT.push, destination="/data/[v1]/serving/7")
+    print_report(dataclasses.replace(REPORT, push=push, query=query), "/data/[v1]/report.html", console)
     shown = console.export_text()
     assert "/data/[v1]/serving/7" in shown
     assert query in shown

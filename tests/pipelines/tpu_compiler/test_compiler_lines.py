@@ -73,11 +73,9 @@ def test_command_without_compiler_is_one_error_before_any_run(tmp_path, monkeypa
 def compiled(config, topology, tokens):
     from pipelines.checks.pipeline_preflight import check
 
-    tables, _ = planned_tables(config, None, tokens)
-    checks = asked_checks(
-        config, tables, named_topology(topology), None, compiler=Compiler.tpu, compiler_python=COMPILER.python
-    )
-    return check(config, topology=topology, assumed_tokens=tokens, checks=checks)
+    slice_, (tables, sizes) = named_topology(topology), planned_tables(config, None, tokens)
+    checks = asked_checks(config, tables, slice_, None, compiler=Compiler.tpu, compiler_python=COMPILER.python)
+    return check(config, slice_, tables, sizes, checks=checks)
 
 
 @pytest.mark.slow

@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-from embedding_core.schema import Positive, PositiveNumber, Section, Text
-
-
-class Machine(Section):
-    """Resources of a pod.
-
-    Attributes:
-      cpu: number of CPUs; null leaves it to the backend.
-      memory_gb: memory in GB (10^9 bytes); null leaves it to the backend.
-    """
-
-    cpu: PositiveNumber | None = None
-    memory_gb: PositiveNumber | None = None
+from embedding_core.schema import Positive, Section, Text
+from pipelines.config.pipeline_config import Resources
 
 
 class TrainingCluster(Section):
@@ -33,8 +22,8 @@ class TrainingCluster(Section):
     workers: Positive = 2
     servers: Positive = 2
     machine_type: Text = "n2-highmem-8"
-    worker: Machine = Machine()
-    server: Machine = Machine()
+    worker: Resources = Resources()
+    server: Resources = Resources()
 
 
 class ClusterKeys(Section):

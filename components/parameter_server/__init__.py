@@ -1,1 +1,0 @@
-"""Room of parameter servers: the section `kubeflow.cluster`."""
