@@ -1,4 +1,7 @@
-"""Plans a model's tables without reading the data: vocabulary sizes come from the last run, limits or an assumption."""
+"""Finds what a preflight is for: the slice, and the tables, planned without reading the data.
+
+The sizes of vocabularies come from the last run, limits or an assumption.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from components.installed import require_package
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.planning.planner import plan_tables
-from embedding_core.planning.topology import GIB
+from embedding_core.planning.topology import GIB, Topology, named_topology
 from embedding_core.schema import Json
 from pipelines.config import PipelineConfig
 from pipelines.config.metadata_server import has_store
@@ -51,6 +54,22 @@ def planned_tables(
     if unknown:
         parts.append(f"{assumed_tokens:,} tokens assumed for {', '.join(unknown)}, which have no `max_size`")
     return tables, ("" if known else "before any pass over the data: ") + "; ".join(parts)
+
+
+def requested_slice(config: PipelineConfig, topology: str | None = None) -> Topology:
+    """Return the TPU slice that `preflight` is for.
+
+    Args:
+      config: the pipeline.
+      topology: name of a slice; None uses `training.topology`.
+
+    Raises:
+      ConfigError: neither is given, or the name is unknown.
+    """
+    name = topology or config.training.topology
+    if name is None:
+        raise ConfigError("`--slice` is not given, nor is `training.topology`: name a TPU slice, such as v3-8.")
+    return named_topology(name)
 
 
 def _given(folder: Path) -> EmbeddingConfig:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from embedding_core.storage import readable_as
+from pipelines.commands.shared_options import AsJson
 from pipelines.console.quiet import load_tensorflow
 from pipelines.console.terminal import PLAIN, SafeConsole, echo, print_table
 
@@ -19,7 +20,6 @@ app = typer.Typer(
 )
 
 _Folder = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Folder of the checkpoint.", show_default=False)]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class Format(enum.Enum):
@@ -30,7 +30,7 @@ class Format(enum.Enum):
 
 
 @app.command()
-def inspect(checkpoint: _Folder, as_json: _Json = False) -> None:
+def inspect(checkpoint: _Folder, as_json: AsJson = False) -> None:
     """Verify CHECKPOINT and print its tables: sizes, digests, norms, dead rows, rows that are not finite."""
     load_tensorflow()
     from embedding_core.checkpoint.summary import summarize_checkpoint
@@ -73,7 +73,7 @@ def diff(
         str, typer.Argument(metavar="EARLIER", help="Folder of the first checkpoint.", show_default=False)
     ],
     later: Annotated[str, typer.Argument(metavar="LATER", help="Folder of the second checkpoint.", show_default=False)],
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print what differs between two checkpoints, row by row and by token."""
     load_tensorflow()

@@ -180,8 +180,7 @@ def preflight(
 
     Exit code 4: there are findings to fix first.
     """
-    from pipelines.checks.early_checks import requested_slice
-    from pipelines.checks.planned_tables import planned_tables
+    from pipelines.checks.planned_tables import planned_tables, requested_slice
     from pipelines.config import load_config
     from pipelines.pipeline.component_inputs import example_settings
 
@@ -247,8 +246,7 @@ def compile_(
 
     Exit code 4: `preflight` has findings, and nothing is written.
     """
-    from pipelines.checks.early_checks import requested_slice
-    from pipelines.checks.planned_tables import planned_tables
+    from pipelines.checks.planned_tables import planned_tables, requested_slice
     from pipelines.cluster.compile_checks import check_compile
     from pipelines.config import load_config
     from pipelines.pipeline.component_inputs import example_settings

@@ -13,7 +13,7 @@ import typer
 
 from embedding_core.errors import DataError, nearest
 from embedding_core.storage import read_json
-from pipelines.commands.shared_options import Override
+from pipelines.commands.shared_options import AsJson, Override
 from pipelines.console.terminal import PLAIN, SafeConsole, echo
 from pipelines.local.work_dir import REPORTS
 from pipelines.report.run_report import Figures, flatten
@@ -52,7 +52,7 @@ def compare(
     first: _Name,
     second: _Name,
     everything: Annotated[bool, typer.Option("--all", help="Print also what is equal, and figures by token.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     overrides: Override = None,
 ) -> None:
     """Print the settings and figures that differ between two versions.

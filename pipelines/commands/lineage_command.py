@@ -12,7 +12,7 @@ from rich.tree import Tree
 
 from embedding_core.errors import ConfigError, DataError, EmbeddingError
 from pipelines.config import load_config
-from pipelines.console.terminal import SafeConsole
+from pipelines.console.terminal import PLAIN, SafeConsole
 from pipelines.lineage.ancestors import ROLLBACK, generations, lineages_of, pushes_of, with_rollbacks
 from pipelines.lineage.graph import Node, downstream, files_of, open_store, read_graph, read_records, upstream
 from pipelines.report.lineage_page import collect_page, find_token, save_page
@@ -77,18 +77,18 @@ def show(
     graph = _graph(config, overrides, recorded)
     console = SafeConsole(highlight=False)
     if forward is not None:
-        console.print(*_forward(graph, forward), sep="\n", markup=False, soft_wrap=True)
+        console.print(*_forward(graph, forward), sep="\n", **PLAIN)
         return
     nodes = upstream(graph, _start(graph, version, checkpoint))
     start = next(iter(nodes.values()))
     line = lineages_of(graph, start.id, _pushes(graph))
     if token is not None:
-        console.print(*_token(line, token), sep="\n", markup=False, soft_wrap=True)
+        console.print(*_token(line, token), sep="\n", **PLAIN)
     if html is not None:
         before = _pushed_before(graph, start)
         page = collect_page(nodes, None if before is None else upstream(graph, before), line)
         save_page(page, html, _title(nodes))
-        console.print(f"lineage: {html}", markup=False, soft_wrap=True)
+        console.print(f"lineage: {html}", **PLAIN)
     elif token is None:
         _print_tree(console, line)
 
@@ -100,7 +100,7 @@ def _print_tree(console: Console, line: Sequence[Mapping[int, Node]]) -> None:
     console.print(lineage_tree({**current.nodes, **sources}))
     start = next(iter(current.nodes.values()))
     if ROLLBACK in start.facts:
-        console.print(_rolled_back(start), markup=False, soft_wrap=True)
+        console.print(_rolled_back(start), **PLAIN)
     if previous:
         versions = ", ".join(generation.version for generation in reversed(previous))
         console.print(f"descends from these versions, the newest first (see --version): {versions}", soft_wrap=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
 import typer
 
 from embedding_core.config import TableConfig
 from embedding_core.planning.topology import memory_plan, named_topology, table_bytes
 from embedding_core.schema import Json
-from pipelines.commands.shared_options import AssumedTokens, Config, Override, Slice, TableConfigsFolder
+from pipelines.commands.shared_options import AsJson, AssumedTokens, Config, Override, Slice, TableConfigsFolder
 from pipelines.config.feature_sections import ASSUMED_TOKENS
 from pipelines.console.terminal import PLAIN, SafeConsole, echo, print_table
 
@@ -25,7 +24,7 @@ def plan(
     topology: Slice = None,
     table_configs: TableConfigsFolder = None,
     assume: AssumedTokens = ASSUMED_TOKENS,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     overrides: Override = None,
 ) -> None:
     """Print the tables that a run of CONFIG would train: their rows and bytes, and those on a core of a TPU slice."""

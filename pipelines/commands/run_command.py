@@ -92,11 +92,16 @@ def follow(
 
 
 def show_warnings(config: PipelineConfig) -> None:
-    """Print the warnings about a configuration."""
-    from pipelines.checks.early_checks import warnings_of
+    """Print warnings about what may be a mistake, but does not stop a run."""
+    from pipelines.config.data import missing_spans
 
-    for warning in warnings_of(config):
-        echo(f"warning: {warning}", err=True)
+    gaps = missing_spans(config.data)
+    if gaps.total:
+        echo(
+            f"warning: {gaps.total} spans of {config.data.path!r} have no file: {gaps}; the others are read. "
+            "`data: {spans: {missing: error}}` makes this an error; `every: 7` says that files are weekly.",
+            err=True,
+        )
 
 
 def _ready(

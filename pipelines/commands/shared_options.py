@@ -29,6 +29,7 @@ TableConfigsFolder = Annotated[
         "--table-configs", metavar="FOLDER", help="TableConfigs of a run; by default of the last run, if any."
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AssumedTokens = Annotated[
     int, typer.Option("--assume", metavar="TOKENS", min=1, help="Size of vocabularies that have no `max_size`.")
 ]
@@ -43,7 +44,7 @@ def with_options_of(functions: Sequence[Callable[..., Any]]) -> Callable[[Callab
     """
 
     def extend(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True)
+        signature = inspect.signature(command, eval_str=True)
         added = [
             [option for option in inspect.signature(each, eval_str=True).parameters.values() if option.kind is _OPTION]
             for each in functions
@@ -57,8 +58,8 @@ def with_options_of(functions: Sequence[Callable[..., Any]]) -> Callable[[Callab
             ]
             command(bound, **given)
 
-        parameters = [*list(own.parameters.values())[1:], *itertools.chain(*added)]
-        vars(extended)["__signature__"] = own.replace(parameters=parameters)
+        parameters = [*list(signature.parameters.values())[1:], *itertools.chain(*added)]
+        vars(extended)["__signature__"] = signature.replace(parameters=parameters)
         return extended
 
     return extend

@@ -13,12 +13,12 @@ from embedding_core.errors import ConfigError, ParityError
 from embedding_core.rooms import hooks
 from embedding_core.rows_dtype import RowsDtypes
 from embedding_core.storage import readable_as
+from pipelines.commands.shared_options import AsJson
 from pipelines.console.quiet import load_tensorflow
-from pipelines.console.terminal import SafeConsole, echo, print_table
+from pipelines.console.terminal import PLAIN, SafeConsole, echo, print_table
 
 _Version = Annotated[str, typer.Argument(metavar="VERSION", help="Folder of a published version.", show_default=False)]
 _Base = Annotated[str, typer.Argument(metavar="BASE", help="Folder of the served versions.", show_default=False)]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
     app.command(name="export-embeddings")(export)
 
 
-def verify(version: _Version, as_json: _Json = False) -> None:
+def verify(version: _Version, as_json: AsJson = False) -> None:
     """Check every file of VERSION and of its updates against their manifests.
 
     Exit code 1: a file is damaged; the error names it.
@@ -56,7 +56,7 @@ def parity(
     version: _Version,
     rows: Annotated[int, typer.Option(min=1, help="Number of rows to compare.")] = 1000,
     tolerance: Annotated[float, typer.Option(min=0.0, help="The largest difference allowed.")] = 1e-5,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check again that VERSION computes what was trained, with the artifacts it was made of."""
     load_tensorflow()
@@ -85,9 +85,9 @@ def _print(report: Mapping[str, Any]) -> None:
     console = SafeConsole(highlight=False)
     print_table(console, "", rows)
     for rule, gap in report["broken"].items():
-        console.print(f"broken by {gap}: {rule}", markup=False, soft_wrap=True)
+        console.print(f"broken by {gap}: {rule}", **PLAIN)
     for name, share in report["recall"].items():
-        console.print(f"{name} found {share:.4f} of the best candidates", markup=False, soft_wrap=True)
+        console.print(f"{name} found {share:.4f} of the best candidates", **PLAIN)
     console.print(f"{report['eval_rows']} rows and {report['edge_rows']} edge cases; tolerance {report['tolerance']:g}")
 
 
@@ -153,8 +153,9 @@ def _dtypes_of(given: Sequence[str]) -> RowsDtypes:
     if alone and len(given) > 1:
         raise ConfigError(f"--rows-dtype is {alone[0]!r} beside others: give one type alone, or TABLE=TYPE each time.")
     tables = [text.rpartition("=")[0] for text in given]
-    twice = [table for table in tables if tables.count(table) > 1]
-    if not alone and twice:
-        raise ConfigError(f"--rows-dtype is given {tables.count(twice[0])} times for table {twice[0]!r}: give it once.")
-    found = alone[0] if alone else dict(text.rpartition("=")[::2] for text in given)
-    return cast(RowsDtypes, found)
+    repeated = [table for table in tables if tables.count(table) > 1]
+    if not alone and repeated:
+        table = repeated[0]
+        raise ConfigError(f"--rows-dtype is given {tables.count(table)} times for table {table!r}: give it once.")
+    dtypes = alone[0] if alone else dict(text.rpartition("=")[::2] for text in given)
+    return cast(RowsDtypes, dtypes)

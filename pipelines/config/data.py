@@ -55,11 +55,6 @@ class Data(CsvFormat):
     workers: Positive = 1
 
     @property
-    def by_date(self) -> bool:
-        """Whether the path's spans are dates."""
-        return is_dated(self.path)
-
-    @property
     def has_spans(self) -> bool:
         """Whether the path has placeholders for spans."""
         return any(part in self.path for part in ("{YYYY}", "{MM}", "{DD}", "{SPAN}"))
@@ -85,9 +80,9 @@ class Data(CsvFormat):
         yield from super().mistakes()
         if self.format not in ("csv", None) and self.changed:
             yield self.changed[0], f"is given, and `data.format` is {self.format!r}: it is for CSV files; leave it out."
-        if self.has_spans and not self.by_date and "{SPAN}" not in self.path:
+        if self.has_spans and not is_dated(self.path) and "{SPAN}" not in self.path:
             yield "path", f"is {self.path!r}: a date needs all of {{YYYY}}, {{MM}} and {{DD}}; or use {{SPAN}}."
-        if self.by_date and "{SPAN}" in self.path:
+        if is_dated(self.path) and "{SPAN}" in self.path:
             yield "path", f"is {self.path!r}: spans are dates or numbers; use {{YYYY}}-{{MM}}-{{DD}} or {{SPAN}} alone."
         if self.spans is None:
             return

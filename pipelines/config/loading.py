@@ -19,7 +19,6 @@ from embedding_core.errors import ConfigError
 from embedding_core.schema import ChosenBy, Problem, Section, problems_of
 from embedding_core.storage import bounds, read_bounded
 from pipelines.config.data import Data, NoFilesError, data_files, resolve
-from pipelines.config.feature_sections import Categorical, Dense
 from pipelines.config.metrics import Evaluation
 from pipelines.config.pipeline_config import WORDS, Model, PipelineConfig
 from pipelines.config.rules import RULES
@@ -35,13 +34,17 @@ def resolved(config: PipelineConfig) -> PipelineConfig:
     A null that is left means a rule that needs the data ("once per epoch", "1/sqrt(dim)") or "none".
     """
     features = config.features.replace(
-        categorical=tuple(map(_categorical, config.features.categorical)),
-        dense=tuple(map(_dense, config.features.dense)),
+        categorical=tuple(
+            feature.replace(column=feature.source, vocabulary=feature.vocabulary_name, table=feature.table_name)
+            for feature in config.features.categorical
+        ),
+        dense=tuple(feature.replace(column=feature.source) for feature in config.features.dense),
     )
+    arguments = {**_defaults(config.model, config.python_path), **config.model.build_arguments}
     return config.replace(
         data=_with_format(config.data),
         features=features,
-        model=_model(config.model, config.python_path),
+        model=config.model.replace(arguments=arguments),
         evaluation=_evaluation(config),
         push=config.push.replace(destination=config.push_destination),
         metadata=config.metadata_path,
@@ -55,21 +58,9 @@ def _evaluation(config: PipelineConfig) -> Evaluation:
     return config.evaluation.replace(metrics=config.evaluation.metrics_of(config.tasks[0]))
 
 
-def _categorical(feature: Categorical) -> Categorical:
-    return feature.replace(column=feature.source, vocabulary=feature.vocabulary_name, table=feature.table_name)
-
-
-def _dense(feature: Dense) -> Dense:
-    return feature.replace(column=feature.source)
-
-
 def _with_format(data: Data) -> Data:
     # A copy keeps the list of files, which is the same if the format is given.
     return data if data.format else data.model_copy(update={"format": format_of(data_files(data)[0])})
-
-
-def _model(model: Model, python_path: str) -> Model:
-    return model.replace(arguments={**_defaults(model, python_path), **model.build_arguments})
 
 
 def _defaults(model: Model, python_path: str) -> Mapping[str, Any]:
@@ -256,7 +247,7 @@ def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> 
     if parsed.values is None:
         raise ConfigError(f"{path}: the file is empty; it must name at least data, label and features.")
     places: dict[str, int | str] = dict(parsed.lines)
-    mistakes = parsed.twice
+    mistakes = parsed.duplicates
     values = apply_overrides(PipelineConfig, parsed.values, overrides, places, mistakes)
     config = _checked(values, file.parent, file.stem, _Places(file.name, places), mistakes)
     if config.python_path not in sys.path:
@@ -390,8 +381,8 @@ def _sound_sections(values: Mapping[str, Any], spoilt: set[str]) -> PipelineConf
 def _with_absolute_paths(config: PipelineConfig, folder: str, problems: list[Problem]) -> PipelineConfig:
     def absolute(section: Section, *keys: str) -> dict[str, str]:
         """Return the paths of the section, resolved; None and words for a previous run are left out."""
-        found = {key: getattr(section, key) for key in section.PATHS}
-        paths = {key: value for key, value in found.items() if value is not None and value not in WORDS}
+        given = {key: getattr(section, key) for key in section.PATHS}
+        paths = {key: value for key, value in given.items() if value is not None and value not in WORDS}
         for key, value in paths.items():
             try:
                 paths[key] = resolve(value, folder)

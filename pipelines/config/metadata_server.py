@@ -125,8 +125,8 @@ class MetadataServer:
                 if error.args[0] != _NO_TABLE:
                     raise
                 return None
-            found = cursor.fetchone()
-            return None if found is None else int(found[0])
+            row = cursor.fetchone()
+            return None if row is None else int(row[0])
 
     @contextlib.contextmanager
     def locked(self, name: str) -> Iterator[bool]:

@@ -72,7 +72,7 @@ def _data_is_there(config: PipelineConfig) -> Mistakes:
         yield "data.path", str(error)
         return
     if data.format is None and len(formats) > 1:
-        known = ", ".join(sorted(str(one) for one in formats))
+        known = ", ".join(sorted(map(str, formats)))
         yield "data.path", f"is {data.path!r}: its files are of several formats ({known}); give a glob of one."
     if data.format is None and formats == {None}:
         known = f"is null, and {data.path!r} has none of the known extensions, {EXTENSIONS}"
@@ -329,7 +329,7 @@ def _function_exists(path: str, dotted: str | None, python_path: str, what: str 
 def _towers_are_of_features(config: PipelineConfig) -> Mistakes:
     if config.model.module != BUILT_IN_MODELS["two_tower"]:
         return
-    features = [one.name for one in config.features.categorical] + [one.name for one in config.features.dense]
+    features = [feature.name for feature in (*config.features.categorical, *config.features.dense)]
     seen: dict[str, str] = {}
     for argument in ("query_features", "candidate_features"):
         path, names = f"model.arguments.{argument}", config.model.arguments.get(argument)

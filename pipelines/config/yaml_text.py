@@ -88,12 +88,12 @@ class Parsed(NamedTuple):
     Attributes:
       values: plain values.
       lines: the line (from 1) of every dotted path.
-      twice: a message for every duplicate key of a mapping.
+      duplicates: a message for every duplicate key of a mapping.
     """
 
     values: Any
     lines: dict[str, int]
-    twice: list[str]
+    duplicates: list[str]
 
 
 def parse_yaml(text: str, where: str) -> Parsed:
@@ -113,8 +113,8 @@ def parse_yaml(text: str, where: str) -> Parsed:
         node = loader.get_single_node()
         if node is None:
             return Parsed(None, lines, [])
-        twice = [f"{where}:{line}: {message}" for line, message in _walk(node, (), lines, ())]
-        return Parsed(loader.construct_document(node), lines, twice)
+        duplicates = [f"{where}:{line}: {message}" for line, message in _walk(node, (), lines, ())]
+        return Parsed(loader.construct_document(node), lines, duplicates)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = f":{mark.line + 1}" if mark else ""
@@ -133,8 +133,8 @@ def parse_yaml(text: str, where: str) -> Parsed:
 def parse_value(text: str, where: str) -> Any:
     """Parse one value, such as the text after `--set key=`."""
     parsed = parse_yaml(text, where)
-    if parsed.twice:
-        raise ConfigError("\n".join(parsed.twice))
+    if parsed.duplicates:
+        raise ConfigError("\n".join(parsed.duplicates))
     return parsed.values
 
 

@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-import ml_metadata
 from ml_metadata import MetadataStore
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
@@ -18,6 +17,7 @@ from embedding_core.errors import ConfigError
 from embedding_core.rooms import hooks
 from embedding_core.storage import is_remote
 from pipelines.lineage.graph import Execution, Facts, Node, files_of, node_of, upstream
+from pipelines.pipeline.run_target import metadata_connection
 
 # Finds and records the versions that rollbacks published: copies of previous versions, marked in their manifests.
 #
@@ -129,9 +129,8 @@ def record_rollback(path: str) -> str | None:
     metadata = os.path.join(run.rpartition("/artifacts/EmbeddingTrainer/")[0], "metadata.sqlite")
     if is_remote(metadata) or not os.path.isfile(metadata):
         return None
-    connection = mlmd.ConnectionConfig()
-    connection.sqlite.filename_uri = metadata
-    return metadata if record_rollbacks(ml_metadata.MetadataStore(connection), os.path.dirname(path)) else None
+    store = MetadataStore(metadata_connection(metadata))
+    return metadata if record_rollbacks(store, os.path.dirname(path)) else None
 
 
 def _record(store: MetadataStore, copy: _Copy, source: mlmd.Artifact) -> None:

@@ -21,6 +21,7 @@ from ml_metadata.proto import metadata_store_pb2 as mlmd
 
 from components.artifact_files import RECORD_SUFFIX
 from embedding_core.errors import DataError
+from embedding_core.schema import Json
 from embedding_core.storage import is_remote, read_json
 from pipelines.config.metadata_server import has_store, is_server, without_password
 from pipelines.pipeline.run_target import metadata_connection
@@ -138,14 +139,13 @@ def outputs_of(store: MetadataStore, execution_id: int) -> list[int]:
 
 def trace(store: MetadataStore, artifact_id: int, known: Mapping[int, Node] | None = None) -> dict[int, Node]:
     """Read an artifact and everything it was made of, by id, the artifact itself first; `known` is not read again."""
+    known = known or {}
     nodes: dict[int, Node] = {}
     waiting = [artifact_id]
     while waiting:
-        fresh = [fromkey for fromkey in dict.fromkeys(waiting) if fromkey not in nodes]
-        read = {
-            node.id: node for node in _read_nodes(store, [number for number in fresh if number not in (known or ())])
-        }
-        nodes.update({number: read[number] if known is None or number in read else known[number] for number in fresh})
+        fresh = [number for number in dict.fromkeys(waiting) if number not in nodes]
+        read = {node.id: node for node in _read_nodes(store, [number for number in fresh if number not in known])}
+        nodes.update({number: known.get(number) or read[number] for number in fresh})
         waiting = [parent for number in fresh for parent in nodes[number].inputs if parent not in nodes]
     return nodes
 
@@ -294,8 +294,6 @@ def plain_value(value: Any) -> Any:
 
 
 # Reads lineage from the records beside the artifacts (see `components.base_executor`), without ML Metadata.
-
-Json: TypeAlias = dict[str, Any]
 
 
 def read_records(folder: str) -> dict[int, Node]:

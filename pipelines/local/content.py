@@ -44,10 +44,12 @@ def read_content(folder: str) -> Content | None:
     return Content(digest=digest.hexdigest(), stamp=stamp, size=size, files=len(files))
 
 
-def content_json(folder: str) -> str | None:
-    """Return the value of the property `CONTENT` for the folder as it is now; None as for `read_content`."""
-    content = read_content(folder)
-    return None if content is None else json.dumps(dataclasses.asdict(content), sort_keys=True)
+def note_content(artifact: mlmd.Artifact) -> bool:
+    """Set the property `CONTENT` to what the artifact's folder contains now; return whether it could be read."""
+    content = read_content(artifact.uri)
+    if content is not None:
+        artifact.custom_properties[CONTENT].string_value = json.dumps(dataclasses.asdict(content), sort_keys=True)
+    return content is not None
 
 
 def recorded_content(artifact: mlmd.Artifact) -> Content | None:

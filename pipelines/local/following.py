@@ -170,7 +170,7 @@ _RUN = "pipeline_run"
 _REPORT = re.compile(r"(?P<version>\d+)(-[a-z]+-\d+)?|refused-.+")  # an update has a number too
 
 
-def remove_old_runs(store: MetadataStore, pipeline: str, root: str, keep: int, pushed: int | None = None) -> int:
+def remove_old_runs(store: MetadataStore, pipeline: str, root: str, keep: int, pushed: int | None) -> None:
     """Remove the files of artifacts that no run that is kept made, read or took from the cache.
 
     The newest runs are kept, and those that made or used the ModelRun of the pushed version: all runs since may have
@@ -185,13 +185,10 @@ def remove_old_runs(store: MetadataStore, pipeline: str, root: str, keep: int, p
       root: folder of the pipeline's outputs; artifacts outside of it are kept.
       keep: number of the newest runs whose artifacts are kept.
       pushed: id of the ModelRun of the pushed version; None if nothing was pushed.
-
-    Returns:
-      The number of artifacts whose files were removed.
     """
     context = store.get_context_by_type_and_name("pipeline", pipeline)
     if context is None:
-        return 0
+        return
     runs = sorted(run.id for run in store.get_children_contexts_by_context(context.id) if run.type == _RUN)
     of_pushed = {run.id for run in store.get_contexts_by_artifact(pushed)} if pushed is not None else set()
     chosen = [*runs[-keep:], *of_pushed.intersection(runs)]
@@ -212,10 +209,9 @@ def remove_old_runs(store: MetadataStore, pipeline: str, root: str, keep: int, p
     for folder in glob.iglob(os.path.join(glob.escape(root), "*", ".system", "*", "*")):
         with contextlib.suppress(OSError):  # it has files, or is not a folder
             os.rmdir(folder)  # TFX leaves empty ones for each execution
-    return len(old)
 
 
-def remove_old_reports(store: MetadataStore, folder: str, keep: int, version: int | None) -> int:
+def remove_old_reports(store: MetadataStore, folder: str, keep: int, version: int | None) -> None:
     """Remove old reports.
 
     Args:
@@ -224,9 +220,6 @@ def remove_old_reports(store: MetadataStore, folder: str, keep: int, version: in
       keep: number of the newest reports that are kept.
       version: number of the newest version, whose reports are kept too, those of its updates included; None if nothing
         was pushed.
-
-    Returns:
-      The number of reports that were removed.
     """
     names = os.listdir(folder) if os.path.isdir(folder) else []
     reports = {name: match for name in names if (match := _REPORT.fullmatch(name))}
@@ -235,7 +228,6 @@ def remove_old_reports(store: MetadataStore, folder: str, keep: int, version: in
     old = [name for name in old if reports[name]["version"] != str(version)]
     for name in old:
         shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
-    return len(old)
 
 
 def _execution(report: str, newest: int) -> int:

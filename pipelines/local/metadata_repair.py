@@ -19,7 +19,7 @@ from ml_metadata.proto import metadata_store_pb2 as mlmd
 from components.artifact_files import RECORD_SUFFIX
 from embedding_core.storage import free_name
 from pipelines.lineage.ancestors import ROLLBACK
-from pipelines.local.content import CONTENT, content_json, is_as_recorded, recorded_content
+from pipelines.local.content import CONTENT, is_as_recorded, note_content, recorded_content
 
 _SET_ASIDE = ".damaged"
 _LEFT_OVER = ".lost"
@@ -53,12 +53,9 @@ def record_content(store: MetadataStore, execution: int) -> None:
 
 
 def _record(store: MetadataStore, artifacts: Iterable[mlmd.Artifact]) -> tuple[int, ...]:
-    changed = []
-    for artifact in artifacts:
-        text = None if CONTENT in artifact.custom_properties else content_json(artifact.uri)
-        if text is not None:
-            artifact.custom_properties[CONTENT].string_value = text
-            changed.append(artifact)
+    changed = [
+        artifact for artifact in artifacts if CONTENT not in artifact.custom_properties and note_content(artifact)
+    ]
     if changed:
         store.put_artifacts(changed)
     return tuple(artifact.id for artifact in changed)

@@ -21,7 +21,7 @@ from ml_metadata.proto.metadata_store_pb2 import Artifact, Event, Execution
 
 from components import compat
 from embedding_core.errors import DataError
-from pipelines.local.content import CONTENT, content_json, is_as_recorded, recorded_content
+from pipelines.local.content import is_as_recorded, note_content, recorded_content
 from pipelines.local.metadata_repair import record_content, set_aside
 from pipelines.report.run_report import NodeRun, State
 
@@ -184,9 +184,7 @@ def _with_run_id(pipeline: Message) -> Message:
 def _record(artifacts: Iterable[Artifact]) -> None:
     """Record the content of outputs, so that damage can be detected later."""
     for artifact in artifacts:
-        text = content_json(artifact.uri)
-        if text is not None:
-            artifact.custom_properties[CONTENT].string_value = text
+        note_content(artifact)
 
 
 def _published(connection: Message, execution: int | None) -> State:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 import tf_keras
 
-from pipelines.models.dropout import SeededDropout
+from pipelines.models.parts import SeededDropout
 
 _layers = tf_keras.layers
 _CLOSED = -1e9  # attention logit of a masked position

@@ -251,9 +251,9 @@ def guess_label(columns: Mapping[str, Column], guesses: Sequence[Guess], given: 
     constant = [name for name, column in columns.items() if column.distinct == 1 and set(words_of(name)) & _OUTCOME]
     if not constant:
         return _without_name(useful, guesses)
-    found = _of_events(guesses) or _without_name(useful, guesses)
+    guess = _of_events(guesses) or _without_name(useful, guesses)
     only = f"{constant[-1]!r} is named like an outcome, but has one value in these rows, as if they were events"
-    return dataclasses.replace(found, why=f"{found.why}; {only}")
+    return dataclasses.replace(guess, why=f"{guess.why}; {only}")
 
 
 def _without_name(columns: Mapping[str, Column], guesses: Sequence[Guess]) -> LabelGuess:

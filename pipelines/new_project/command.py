@@ -39,14 +39,14 @@ def init(
     if not folder.strip():
         raise typer.BadParameter("it is empty: name the folder of the new project.", param_hint="FOLDER")
     project = Path(folder)
-    found = write_project(project, data, label)
+    check = write_project(project, data, label)
     for file in sorted(template_folder().iterdir()):
         if file.is_file():
             echo(f"wrote {project / file.name}")
-    if found is not None:
-        for line in found.lines:
+    if check is not None:
+        for line in check.lines:
             echo(line)
-        for doubt in (*found.warnings, *(f"a run would fail: {problem}" for problem in found.problems)):
+        for doubt in (*check.warnings, *(f"a run would fail: {problem}" for problem in check.problems)):
             echo(f"warning: {doubt}", err=True)
     config = project / CONFIG
     echo(f"Correct the guesses in {config}, then: tfx-embeddings run {shlex.quote(str(config))}")

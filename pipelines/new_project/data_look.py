@@ -78,16 +78,16 @@ def guess_csv(path: str) -> tuple[Json, dict[str, str]]:
 
 def guess_missing(columns: Mapping[str, Column]) -> tuple[list[str], str]:
     """Guess the texts that mean a missing value, and say in which columns they are; an empty list if there are none."""
-    found: dict[str, list[str]] = {}
+    columns_by_text: dict[str, list[str]] = {}
     for name, column in columns.items():
         texts = [value.decode("utf-8", "replace") for value, _ in column.frequent]
         words = [text for text in texts if not _NUMBER.match(text)]
         among_numbers = len(words) <= _OTHER * len(texts)
         for text in words:
             if among_numbers or text.strip().casefold() in _MARKS:
-                found.setdefault(text, []).append(name)
-    places = sorted({name for names in found.values() for name in names})
-    return sorted(found), f"in {', '.join(places[:5])}{', ...' if len(places) > 5 else ''}"
+                columns_by_text.setdefault(text, []).append(name)
+    places = sorted({name for names in columns_by_text.values() for name in names})
+    return sorted(columns_by_text), f"in {', '.join(places[:5])}{', ...' if len(places) > 5 else ''}"
 
 
 def _is_header(rows: Sequence[Sequence[str]]) -> bool:
@@ -158,12 +158,11 @@ class DataLook:
     unreadable: dict[str, str]
 
 
-def look_at(path: str, rows: int | None = None) -> DataLook:
+def look_at(path: str) -> DataLook:
     """Look at the first rows of a file, a folder or a glob.
 
     Args:
       path: as the key `data.path` has it; a relative one starts at the current folder.
-      rows: approximate number of rows to look at; None is `bounds.SAMPLE_ROWS`.
 
     Raises:
       ConfigError: there is no such file, or the format cannot be told from its name.
@@ -183,12 +182,12 @@ def look_at(path: str, rows: int | None = None) -> DataLook:
             "are made: write a configuration that names those that you need, or a file that has only these."
         )
     settings = Settings(columns=dict.fromkeys(readable, "token"), csv=csv)
-    read = sample(files, data_format, settings, rows)
+    read = sample(files, data_format, settings)
     missing, where = guess_missing(read.columns) if data_format == "csv" else ([], "")
     if missing:
         section["missing"], reasons["missing"] = missing, where
         settings = settings.replace(csv=CsvFormat(**section))
-        read = sample(files, data_format, settings, rows)
+        read = sample(files, data_format, settings)
     bad = 0 if read.tally is None else read.tally.bad.count
     seen = max((column.rows for column in read.columns.values()), default=0)
     if not seen:
@@ -260,10 +259,10 @@ def _unreadable(path: str) -> dict[str, str]:
     """Return the columns of a Parquet file whose types no example can hold, with the reason."""
     with opened_parquet(path) as file:
         fields: Sequence[pa.Field] = list(file.schema_arrow)
-    found = {}
+    unreadable = {}
     for field in fields:
         try:
             normal(pa.array([], field.type))
         except (UnsupportedTypeError, pa.ArrowNotImplementedError):
-            found[field.name] = f"of type {field.type}, which an example cannot hold"
-    return found
+            unreadable[field.name] = f"of type {field.type}, which an example cannot hold"
+    return unreadable

@@ -268,14 +268,14 @@ def _guessed(folder: Path, name: str, data: str, label: str | None) -> str:
     """Return the text of the configuration, which was checked."""
     look = look_at(data)
     guesses = guess_columns(look.columns)
-    found = guess_label(look.columns, guesses, label)
-    if not any(guess.role == "categorical" and guess.column != found.column for guess in guesses):
+    guessed = guess_label(look.columns, guesses, label)
+    if not any(guess.role == "categorical" and guess.column != guessed.column for guess in guesses):
         columns = ", ".join(list(look.columns)[:10])
         raise ConfigError(
             f"`--data` is {data!r}: no column besides the label looks like tokens to embed ({columns}), and a model of "
             "this project needs at least one; write a configuration by hand."
         )
-    text = config_text(name, _path_in(folder, data), look, found, guesses)
+    text = config_text(name, _path_in(folder, data), look, guessed, guesses)
     config_from_mapping(parse_yaml(text, CONFIG).values, folder)
     return text
 

@@ -214,5 +214,5 @@ def training_config(config: PipelineConfig) -> TrainingConfig:
     The optimizers of the tables are in `table_overrides`.
     """
     section = {name: getattr(config.training, name) for name in TrainingSettings.model_fields}
-    zero, one = (config.class_weights.get(label, 1.0) for label in ("0", "1"))
-    return TrainingConfig(**section, class_weights=(zero, one), seed=config.seed)
+    negative, positive = (config.class_weights.get(label, 1.0) for label in ("0", "1"))
+    return TrainingConfig(**section, class_weights=(negative, positive), seed=config.seed)

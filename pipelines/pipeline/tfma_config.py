@@ -130,9 +130,9 @@ def _model_specs(config: PipelineConfig, has_baseline: bool) -> list[ModelSpec]:
 
 def _named(name: str, **fields: object) -> MetricConfig:
     """Return the metric under the name that the configuration gives it, which reports and messages then show."""
-    own = _RANKING if ranking_metric(name) is not None else _OWN.get(name)
+    of_ours = _RANKING if ranking_metric(name) is not None else _OWN.get(name)
     return MetricConfig(
-        module=_OWN_METRICS if own else "", class_name=own or name, config=json.dumps({"name": name}), **fields
+        module=_OWN_METRICS if of_ours else "", class_name=of_ours or name, config=json.dumps({"name": name}), **fields
     )
 
 

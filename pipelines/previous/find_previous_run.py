@@ -170,8 +170,8 @@ class _Search:
     def versions(self, given: References) -> dict[str, str]:
         """Return the URIs of the versions that gates compare with, which are never ones that a previous call pushed."""
         made, known = self._trainings.pushed_model_of, self._trainings.compared_version_of
-        found = {key: self._uri(key, given[key], made, known) for key in given if key not in (START, BASE, BASELINE)}
-        return {key: uri for key, uri in found.items() if uri is not None}
+        uris = {key: self._uri(key, given[key], made, known) for key in given if key not in (START, BASE, BASELINE)}
+        return {key: uri for key, uri in uris.items() if uri is not None}
 
     def _uri(self, key: str, value: str | None, made: ArtifactOf, given: ArtifactOf) -> str | None:
         """Return the URI that a key's value means.

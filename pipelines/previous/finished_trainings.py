@@ -148,8 +148,8 @@ class FinishedTrainings:
 
     def _blessings_of(self, model: Node) -> list[Node]:
         """Return the blessings and refusals of a model, the newest first."""
-        found = [node for node in self.graph.values() if node.type == _BLESSING and model.id in node.inputs]
-        return sorted(found, key=lambda node: -node.id)
+        blessings = [node for node in self.graph.values() if node.type == _BLESSING and model.id in node.inputs]
+        return sorted(blessings, key=lambda node: -node.id)
 
     def examples_of(self, run: Node) -> Node | None:
         """Return the Examples that a training read."""

@@ -113,16 +113,16 @@ def arrived_spans(config: PipelineConfig, trained: Trained) -> Arrived:
       ConfigError: the data cannot be listed.
     """
     try:
-        found = {piece.span: piece for piece in data_of_run(config).pieces if piece.span is not None}
+        pieces = {piece.span: piece for piece in data_of_run(config).pieces if piece.span is not None}
     except DataError:  # nothing has arrived yet
         return Arrived()
-    left = {span: files for span, files in found.items() if span not in trained.spans}
+    left = {span: files for span, files in pieces.items() if span not in trained.spans}
     trains_again = config.warm_start is not None and config.warm_start.repeated_data == "train"
     copied = {} if trains_again else _copied(left, trained)
     left = {span: files for span, files in left.items() if span not in copied}
     last = max(map(span_order, trained.spans), default=None)
     late = tuple(span for span in left if last is not None and span_order(span) < last)
-    kept = [(span, files) for span, files in found.items() if span in trained.spans]
+    kept = [(span, files) for span, files in pieces.items() if span in trained.spans]
     changed = tuple(span for span, files in kept if has_changed(files, trained.spans[span]))
     return Arrived(tuple(span for span in left if span not in late), late, changed, copied)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow_model_analysis as tfma
@@ -129,11 +129,8 @@ def _label(key: _Proto) -> str:
 
 
 def _values(metrics: _Proto) -> dict[str, float | None]:
-    return dict(_numbers(metrics))
-
-
-def _numbers(metrics: _Proto) -> Iterator[tuple[str, float | None]]:
-    """Yield the metrics of the model, and their difference to the baseline model as "<name>, change"."""
+    """Return the metrics of the model, and their difference to the baseline model as "<name>, change"."""
+    values: dict[str, float | None] = {}
     for entry in metrics.metric_keys_and_values:
         kind = entry.value.WhichOneof("type")
         if entry.key.model_name not in ("", CANDIDATE) or kind not in ("double_value", "bounded_value"):
@@ -141,7 +138,8 @@ def _numbers(metrics: _Proto) -> Iterator[tuple[str, float | None]]:
         value = getattr(entry.value, kind).value
         value = getattr(value, "value", value)  # a bounded value holds a DoubleValue
         name = shown_name(entry.key)
-        yield f"{name}, change" if entry.key.is_diff else name, None if math.isnan(value) else value
+        values[f"{name}, change" if entry.key.is_diff else name] = None if math.isnan(value) else value
+    return values
 
 
 def gate_figures(store: MetadataStore, runs: Sequence[NodeRun]) -> dict[str, Figures]:
@@ -235,7 +233,7 @@ def label_figures(statistics_uri: str, columns: Mapping[str, str | None], qualit
       a function computes the label.
     """
     statistics = _statistics(statistics_uri, "train")
-    found: list[Figures] = []
+    rows: list[Figures] = []
     for name, counts in label_counts(quality).items():
         figures: dict[str, Any] = {"label": name, "rows": counts["rows"]}
         if counts["positives"] is not None:
@@ -246,8 +244,8 @@ def label_figures(statistics_uri: str, columns: Mapping[str, str | None], qualit
                 "rate": counts["positives"] / max(1, counts["rows"]),
                 "train_rate": None if feature is None else _rate(feature),
             }
-        found.append(figures)
-    return found
+        rows.append(figures)
+    return rows
 
 
 def _rate(feature: statistics_pb2.FeatureNameStatistics) -> float | None:

@@ -56,15 +56,12 @@ class TokenRow:
     """The row of one token.
 
     Attributes:
-      vocabulary, token: name of the vocabulary, and the token.
-      row: its row in every table of that vocabulary, from 0.
+      row: its row in every table of its vocabulary, from 0.
       count: number of its occurrences.
       digest: digest of the vocabulary that the row belongs to.
       tables: names of the tables of that vocabulary.
     """
 
-    vocabulary: str
-    token: str
     row: int
     count: int
     digest: str
@@ -145,8 +142,6 @@ def find_token(nodes: Mapping[int, Node], vocabulary: str, token: str) -> TokenR
     if row < 0:
         return None
     return TokenRow(
-        vocabulary=vocabulary,
-        token=token,
         row=row,
         count=int(loaded.counts[row]),
         digest=loaded.digest,

@@ -92,7 +92,6 @@ def collect_report(
     evaluation = output_of(store, runs, "Evaluator", "ModelEvaluation")
     gates = gate_figures(store, runs)
     quality, health = gates.pop("QualityGate"), gates.pop("TableHealth", None)
-    own = _own_figures(history, run.step)
     nodes = [_node(store, run) for run in runs]
     return Report(
         name=config.name,
@@ -103,7 +102,11 @@ def collect_report(
         push=result,
         query=_request(lineage[pushed]) + request_text(result.destination, run, tokens, graph) if result.pushed else "",
         **compared,
-        evaluation=[*judged_metrics(config, evaluation, quality), *check_rows(*gates.values()), *own],
+        evaluation=[
+            *judged_metrics(config, evaluation, quality),
+            *check_rows(*gates.values()),
+            *_own_figures(history, run.step),
+        ],
         slices=sliced_metrics(evaluation),
         retrieval=quality["retrieval"],
         retrieval_note=retrieval_note(quality),
@@ -129,8 +132,8 @@ def collect_report(
 
 
 def _further(table_configs: str) -> dict[str, Figures]:
-    found = {room.NAME: room.figures(table_configs) for room in hooks("pipelines", "report_section")}
-    return {name: figures for name, figures in found.items() if figures is not None}
+    figures = {room.NAME: room.figures(table_configs) for room in hooks("pipelines", "report_section")}
+    return {name: of_room for name, of_room in figures.items() if of_room is not None}
 
 
 def _request(push: Node) -> str:
@@ -177,13 +180,9 @@ def known_quality(reports: str | None, runs: Sequence[NodeRun], version: str) ->
     try:
         known = read_json(os.path.join(reports, version, "report.json"))
         note = known["quality_note"].replace(_MADE_IN_THIS_RUN, f"made in the run of version {version}")
-        return {
-            "metric_names": known["metric_names"],
-            "quality": known["quality"],
-            "eval_rows": known["eval_rows"],
-            "quality_note": note,
-            "quality_warnings": known.get("quality_warnings", ()),
-        }
+        warnings = known.get("quality_warnings", ())
+        same = {key: known[key] for key in ("metric_names", "quality", "eval_rows")}
+        return {**same, "quality_note": note, "quality_warnings": warnings}
     except (OSError, ValueError, KeyError, TypeError):  # deleted, or of a release that wrote other figures
         return None
 

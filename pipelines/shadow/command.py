@@ -15,7 +15,7 @@ from components.shadow.keys import log_files, shadow_of
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.rooms import hooks
 from embedding_core.shadow.shadow_rules import ShadowRules
-from pipelines.commands.shared_options import FINDINGS
+from pipelines.commands.shared_options import FINDINGS, AsJson
 from pipelines.console.quiet import load_tensorflow
 from pipelines.console.terminal import SafeConsole, echo
 
@@ -55,7 +55,7 @@ def shadow(
         typer.Option(metavar="NAME", help="Environment variable of the secret that updates of a version need."),
     ] = None,
     out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Folder for the page and its JSON.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Replay recorded requests on two versions: differences of answers, refusals, latency and memory.
 

@@ -69,8 +69,7 @@ def asked_checks(
     """
     if compiler is None:
         return {}
-    found = TpuCompiler.find(compiler_python)
-    return _checks(config, tables, slice_, table_configs, found, sparsecore_python)
+    return _checks(config, tables, slice_, table_configs, TpuCompiler.find(compiler_python), sparsecore_python)
 
 
 def installed_checks(config: PipelineConfig, tables: EmbeddingConfig, slice_: Topology) -> dict[str, Check]:
@@ -79,8 +78,8 @@ def installed_checks(config: PipelineConfig, tables: EmbeddingConfig, slice_: To
     Raises:
       ConfigError: the variable of an environment does not name a program, or the last run's table configs are damaged.
     """
-    found = TpuCompiler.installed()
-    return {} if found is None else _checks(config, tables, slice_, None, found, None)
+    compiler = TpuCompiler.installed()
+    return {} if compiler is None else _checks(config, tables, slice_, None, compiler, None)
 
 
 def _checks(
@@ -98,8 +97,10 @@ def _checks(
 
     if not slice_.sparse_cores:
         return {"compiler": compiled}
-    python = sparsecore_python
-    of_stacks = SparseCoreCompiler.installed() if python is None else SparseCoreCompiler.find(python)
+    if sparsecore_python is None:
+        of_stacks = SparseCoreCompiler.installed()
+    else:
+        of_stacks = SparseCoreCompiler.find(sparsecore_python)
     given = SparseCores(of_stacks, *_planned_limits(config, tables, slice_, table_configs))
 
     def stacks_compiled(program: Program) -> Checked:
@@ -219,17 +220,17 @@ def sparse_core_lines(result: Json | None) -> Iterator[str]:
         f"lookup and update on SparseCores (jax-tpu-embedding {versions['jax-tpu-embedding']}, libtpu "
         f"{versions['libtpu']}, for {result['target']}), under the limits in {result['limits']}:"
     )
-    for name, found in result["stacks"].items():
-        yield from _stack(name, found)
+    for name, stack in result["stacks"].items():
+        yield from _stack(name, stack)
 
 
-def _stack(name: str, found: Json) -> Iterator[str]:
-    title = f"  stack {name} ({', '.join(found['tables'])})"
-    if found["stage"] != "compiled":
-        yield f"{title}: {found['stage']}. The message, word for word:"
-        yield from message_lines(found["error"], "    ")
+def _stack(name: str, stack: Json) -> Iterator[str]:
+    title = f"  stack {name} ({', '.join(stack['tables'])})"
+    if stack["stage"] != "compiled":
+        yield f"{title}: {stack['stage']}. The message, word for word:"
+        yield from message_lines(stack["error"], "    ")
         return
-    listed, planned = memory_parts(found), found["planned_bytes"] / MIB
+    listed, planned = memory_parts(stack), stack["planned_bytes"] / MIB
     yield f"{title}: compiled; MiB on a chip: {listed}; tables and slots are arguments, planned with {planned:,.1f}"
-    for table, names in found["not_passed"].items():
+    for table, names in stack["not_passed"].items():
         yield f"    {', '.join(names)} of the optimizer of {table}: jax-tpu-embedding does not have it"

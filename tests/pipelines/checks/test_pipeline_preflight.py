@@ -16,9 +16,8 @@ import pipelines.examples
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import DEFAULT_OPTIMIZER
 from pipelines.checks import pipeline_preflight
-from pipelines.checks.early_checks import requested_slice
 from pipelines.checks.pipeline_preflight import print_report, save_json
-from pipelines.checks.planned_tables import planned_tables
+from pipelines.checks.planned_tables import planned_tables, requested_slice
 from pipelines.commands import cli
 from pipelines.config import load_config
 

@@ -8,7 +8,7 @@ import pytest
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
 from pipelines.commands import cli
-from pipelines.local.content import content_json
+from pipelines.local.content import note_content
 
 TAXI = Path(__file__).parents[3] / "pipelines" / "examples" / "taxi.yaml"
 
@@ -30,7 +30,7 @@ def work_dir(tmp_path, monkeypatch):
     (tmp_path / "thing").write_text("whole")
     kind = store.put_artifact_type(mlmd.ArtifactType(name="Thing"))
     artifact = mlmd.Artifact(type_id=kind, uri=str(tmp_path / "thing"), state=mlmd.Artifact.LIVE)
-    artifact.custom_properties["content"].string_value = content_json(artifact.uri)
+    note_content(artifact)
     (artifact_id,) = store.put_artifacts([artifact])
     context = mlmd.Context(type_id=store.put_context_type(mlmd.ContextType(name="pipeline")), name="taxi")
     (context_id,) = store.put_contexts([context])

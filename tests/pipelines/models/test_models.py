@@ -10,9 +10,9 @@ from embedding_core.tasks import Task
 from pipelines.models.attention import CausalAttention, LastPosition, MaskedMean, TargetAttention
 from pipelines.models.deepfm import PairwiseSum
 from pipelines.models.dlrm import PairwiseDots
-from pipelines.models.dropout import SeededDropout
 from pipelines.models.final_mlp import BilinearHeads
 from pipelines.models.mmoe import mixed
+from pipelines.models.parts import SeededDropout
 
 CONFIG = EmbeddingConfig(
     tables=(TableConfig(name="t", vocabulary_size=9, dim=4), TableConfig(name="u", vocabulary_size=5, dim=3)),
