@@ -55,16 +55,18 @@ def check_data(config: PipelineConfig, rows: int | None = None) -> DataCheck:
     data_format = component_inputs.data_format(config)
     files = find_files(base, without_spans(pattern), data_format, settings.spans).files
     read = sample(files, data_format, settings, rows)
-    problems = [*_absent(read, settings), *_row_problems(read.tally, settings, config.data.path, read.whole)]
+    problems = [*_absent(read, settings)]
+    warnings = [*_column_warnings(config, read.columns)]
     uses = _uses(config)
     lines = [_files_line(files, read, settings)]
     for name in settings.needed:
         if name in read.columns:
             lines.append(_line(name, uses.get(name, "read by filters or the split"), read.columns[name], config))
     if read.tally is not None:
+        problems += _row_problems(read.tally, settings, config.data.path, read.whole)
         lines += _tally_lines(read.tally, settings)
-    warnings = [*_column_warnings(config, read.columns), *_label_warnings(read.tally, settings)]
-    warnings += _bad_warnings(read.tally, settings, read.whole)
+        warnings += _label_warnings(read.tally, settings)
+        warnings += _bad_warnings(read.tally, settings, read.whole)
     return DataCheck(lines=tuple(lines), warnings=tuple(warnings), problems=tuple(problems))
 
 
@@ -86,10 +88,8 @@ def _absent(read: Sample, settings: Settings) -> Iterator[str]:
             yield f"column {name!r} is missing: {nearest(name, map(settings.shown_name, names))}"
 
 
-def _row_problems(tally: Tally | None, settings: Settings, data: str, whole: bool) -> Iterator[str]:
+def _row_problems(tally: Tally, settings: Settings, data: str, whole: bool) -> Iterator[str]:
     """Yield the errors that would end a run; if only some rows were read, only errors that more rows cannot undo."""
-    if tally is None:
-        return
     for certain, problem in tally.problems(settings, data):
         if whole or certain:
             yield str(problem)
@@ -101,9 +101,9 @@ def _row_problems(tally: Tally | None, settings: Settings, data: str, whole: boo
         )
 
 
-def _bad_warnings(tally: Tally | None, settings: Settings, whole: bool) -> Iterator[str]:
+def _bad_warnings(tally: Tally, settings: Settings, whole: bool) -> Iterator[str]:
     """Warn of a share of bad rows that ends a run if the rows that were not read have it too."""
-    if tally is not None and not whole and 0 < settings.allowed_bad_rate * tally.read < tally.bad.count < tally.read:
+    if not whole and 0 < settings.allowed_bad_rate * tally.read < tally.bad.count < tally.read:
         yield (
             f"{tally.bad.count:,} of the {tally.read:,} rows that were read cannot be used, more than "
             f"`allowed_bad_rate` {settings.allowed_bad_rate:g} allows.{_first_bad(tally)}"
@@ -111,7 +111,7 @@ def _bad_warnings(tally: Tally | None, settings: Settings, whole: bool) -> Itera
 
 
 def _first_bad(tally: Tally) -> str:
-    return "".join(["" if not tally.bad.first else " The first:", *(f"\n  {row}" for row in tally.bad.first)])
+    return "\n  ".join([" The first:", *map(str, tally.bad.first)]) if tally.bad.first else ""
 
 
 def _uses(config: PipelineConfig) -> Mapping[str, str]:
@@ -170,11 +170,9 @@ def _tally_lines(tally: Tally, settings: Settings) -> Iterator[str]:
         yield from (f"  {row}" for row in tally.bad.first)
 
 
-def _label_warnings(tally: Tally | None, settings: Settings) -> Iterator[str]:
-    rows = 0 if tally is None else sum(tally.kept.values())
-    if tally is None or not rows:
-        return
-    for name, counts in tally.labels.items():
+def _label_warnings(tally: Tally, settings: Settings) -> Iterator[str]:
+    rows = sum(tally.kept.values())
+    for name, counts in tally.labels.items() if rows else ():
         label = settings.labels[name]
         if label.kind == "binary" and counts.positive in (0, rows) and not counts.other:
             yield (

@@ -12,10 +12,10 @@ from rich.tree import Tree
 
 from embedding_core.errors import ConfigError, DataError, EmbeddingError
 from pipelines.config import load_config
-from pipelines.console.terminal import PLAIN, SafeConsole
+from pipelines.console.terminal import PLAIN, SafeConsole, write_output
 from pipelines.lineage.ancestors import ROLLBACK, generations, lineages_of, pushes_of, with_rollbacks
 from pipelines.lineage.graph import Node, downstream, files_of, open_store, read_graph, read_records, upstream
-from pipelines.report.lineage_page import collect_page, find_token, save_page
+from pipelines.report.lineage_page import collect_page, find_token, lineage_html
 
 # Draws a lineage as a tree for a terminal.
 
@@ -87,7 +87,7 @@ def show(
     if html is not None:
         before = _pushed_before(graph, start)
         page = collect_page(nodes, None if before is None else upstream(graph, before), line)
-        save_page(page, html, _title(nodes))
+        write_output("--html", html, lineage_html(page, _title(nodes)))
         console.print(f"lineage: {html}", **PLAIN)
     elif token is None:
         _print_tree(console, line)

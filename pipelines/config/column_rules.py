@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from components.example_gen.settings import ColumnKind, Label, format_of, split_mistakes
+from components.example_gen.settings import ColumnKind, Histories, Label, format_of, split_mistakes
 from embedding_core.errors import ConfigError, nearest
 from embedding_core.schema import Mistakes
 from pipelines.config.data import Data, data_files
@@ -276,9 +276,7 @@ def _misused(config: PipelineConfig, name: str) -> Iterator[str]:
 @reads("data", "features")
 def _histories_are_read_whole(config: PipelineConfig) -> Mistakes:
     """Refuse features that would read only a part of a history."""
-    histories = config.data.histories
-    for path, feature in _features_of_histories(config):
-        assert histories is not None
+    for path, feature, histories in _features_of_histories(config):
         if feature.separator is not None or not feature.multivalent:
             key = "multivalent" if feature.separator is None else "separator"
             given = getattr(feature, key)
@@ -299,24 +297,24 @@ def _histories_are_read_whole(config: PipelineConfig) -> Mistakes:
 @reads("data", "features")
 def _histories_show_nothing_private(config: PipelineConfig) -> Mistakes:
     private = {feature.source: feature.name for feature in config.features.categorical if feature.private}
-    histories = config.data.histories
-    for path, feature in _features_of_histories(config):
-        assert histories is not None
+    for path, feature, histories in _features_of_histories(config):
         source = histories.columns[feature.source]
         if source in private and not feature.private:
             rule = f"lists column {source!r}, which is private as feature {private[source]!r}: set it to true."
             yield f"{path}.private", f"is False, but column {feature.source!r} {rule}"
-    for index, row_filter in enumerate(() if histories is None else histories.remember):
+    remember = () if config.data.histories is None else config.data.histories.remember
+    for index, row_filter in enumerate(remember):
         if row_filter.column in private and any(condition.rule != "present" for condition in row_filter.conditions):
             rule = f"the column of the private feature {private[row_filter.column]!r}; use `present` alone."
             yield f"data.histories.remember.{index}", f"gives a value of {row_filter.column!r}, {rule}"
 
 
-def _features_of_histories(config: PipelineConfig) -> Iterator[tuple[str, Categorical]]:
+def _features_of_histories(config: PipelineConfig) -> Iterator[tuple[str, Categorical, Histories]]:
+    """Yield the key of each feature that reads a history, the feature, and the section of the histories."""
     histories = config.data.histories
     for index, feature in enumerate(config.features.categorical):
         if histories is not None and feature.source in histories.columns and not feature.after_transform:
-            yield f"features.categorical.{index}", feature
+            yield f"features.categorical.{index}", feature, histories
 
 
 @reads("model", "features")

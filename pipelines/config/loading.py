@@ -203,17 +203,13 @@ def _default_of(tp: Any, value: Any, key: str) -> Any:
 
 
 def _expanded(tp: Any, value: Any) -> Any:
-    """Return the value with every short form expanded, at any depth; leave everything else as it is."""
-    if isinstance(value, str):
-        section = _section_type(tp, value)
-        keys = [note.key for note in _notes(tp) if isinstance(note, ChosenBy)]
-        key = keys[0] if keys else section.SHORT if section else ""
-        return {key: value} if key else value
-    if isinstance(value, Mapping):
-        return {key: _expanded(_child_type(tp, value, key), item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_expanded(_child_type(tp, value, index), item) for index, item in enumerate(value)]
-    return value
+    """Return the mapping that a text is the short form of; any other value as it is."""
+    if not isinstance(value, str):
+        return value
+    section = _section_type(tp, value)
+    keys = [note.key for note in _notes(tp) if isinstance(note, ChosenBy)]
+    key = keys[0] if keys else section.SHORT if section else ""
+    return {key: value} if key else value
 
 
 # Loads a file, or plain values, as a checked `PipelineConfig`; reports all mistakes at once, one line each.

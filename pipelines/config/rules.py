@@ -329,7 +329,8 @@ def _function_exists(path: str, dotted: str | None, python_path: str, what: str 
 def _towers_are_of_features(config: PipelineConfig) -> Mistakes:
     if config.model.module != BUILT_IN_MODELS["two_tower"]:
         return
-    features = [feature.name for feature in (*config.features.categorical, *config.features.dense)]
+    features = [feature.name for feature in config.features.categorical]
+    features += [feature.name for feature in config.features.dense]
     seen: dict[str, str] = {}
     for argument in ("query_features", "candidate_features"):
         path, names = f"model.arguments.{argument}", config.model.arguments.get(argument)

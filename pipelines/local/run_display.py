@@ -31,7 +31,6 @@ from rich.text import Text
 
 from components.progress import Report, Sink, log_sink, per_second, resumed, set_sink
 from embedding_core.errors import ConfigError
-from pipelines.console.terminal import SafeConsole
 from pipelines.report.run_report import NodeRun
 
 _WORDS = {
@@ -59,8 +58,8 @@ class Display:
       console: the console to write to; a terminal gets the live display, anything else plain lines.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or SafeConsole(stderr=True, highlight=False)
+    def __init__(self, console: Console) -> None:
+        self._console = console
         self._live = self._console.is_terminal
         self._bars = Progress(
             TextColumn("  {task.description}"),

@@ -135,7 +135,7 @@ def _compared_classes(task: Task, train: _Rows, held_out: _Rows) -> list[Score]:
     """Score the model, the label's mean (or the classes' shares of the rows), and a logistic regression."""
     score = _score_of_classes if task.is_multiclass else _score
     scores = [score("this model", held_out.predicted, held_out)]
-    if len(np.unique(train.label)) > 1:
+    if _has_both_classes(train):
         prior, name = _shares(task, train, len(held_out.label)), "mean of the label"
         scores.append(score("shares of the classes" if task.is_multiclass else name, prior, held_out))
         model = _regression(train)
@@ -338,7 +338,7 @@ def _popularity(
 
 
 def _score(scorer: str, predicted: Floats, rows: _Rows, *, probability: bool = True) -> Score:
-    if len(np.unique(rows.label)) < 2 or not rows.weight.any():
+    if not _has_both_classes(rows) or not rows.weight.any():
         return Score(scorer=scorer, metrics=dict.fromkeys(METRICS))
     auc = float(roc_auc_score(rows.label, predicted, sample_weight=rows.weight))
     loss = float(log_loss(rows.label, predicted, sample_weight=rows.weight)) if probability else None

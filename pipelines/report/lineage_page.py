@@ -16,7 +16,6 @@ from components.artifact_files import read_embedding_config
 from embedding_core.display import shown_token
 from embedding_core.errors import DataError, EmbeddingError, nearest
 from embedding_core.vocabulary import Vocabulary, load_vocabularies, load_vocabulary
-from pipelines.console.terminal import write_output
 from pipelines.lineage.ancestors import Generation, generations
 from pipelines.lineage.graph import Node, files_of, json_if_readable, node_of
 from pipelines.report.charts import health_trends, line_chart
@@ -243,11 +242,6 @@ _COLOURS = {
     "Examples": "#d97706",
 }
 _HIDDEN = {"content", "data", "health", "ingest", "parity", "remap", "vocabularies"}  # shown as tables, or too long
-
-
-def save_page(page: Page, path: str | os.PathLike[str], title: str) -> None:
-    """Write the page into a file; see `write_output` for errors."""
-    write_output("--html", path, lineage_html(page, title))
 
 
 def lineage_html(page: Page, title: str) -> str:

@@ -1,4 +1,4 @@
-"""Reads the figures of a run from its artifacts, for its report."""
+"""Reads the figures of a run from its artifacts, for its report, and writes a request to the version that it pushed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from ml_metadata import MetadataStore
 
@@ -20,7 +21,9 @@ from embedding_core.checkpoint.remap import REPORT as REMAP_REPORT
 from embedding_core.config import EmbeddingConfig
 from embedding_core.display import shown_token
 from embedding_core.rooms import hooks
+from embedding_core.serving import columns_of, named_inputs, synthetic_rows
 from embedding_core.storage import read_json
+from embedding_core.tasks import prediction_name
 from embedding_core.training.finished_run import RunDescription
 from embedding_core.training_config import Training
 from embedding_core.vocabulary import Vocabulary, load_vocabularies
@@ -40,7 +43,6 @@ from pipelines.report.evaluation_results import (
     retrieval_note,
     sliced_metrics,
 )
-from pipelines.report.example_request import request_text
 from pipelines.report.run_report import HIGHER_IS_BETTER, METRICS, Figures, NodeRun, Report, RunResult
 
 _MOST_FREQUENT = 5
@@ -55,8 +57,8 @@ def collect_report(
     runs: Sequence[NodeRun],
     pushed: int,
     result: RunResult,
-    changed: Sequence[str] = (),
-    reports: str | None = None,
+    changed: Sequence[str],
+    reports: str,
 ) -> Report:
     """Read the figures of a finished run and measure the baselines.
 
@@ -68,7 +70,7 @@ def collect_report(
       pushed: id of the PushedModel of the version that is served, or of this run if its model was refused.
       result: what the run did; see `read_result`.
       changed: dotted keys of the settings that `--set` changed.
-      reports: folder of the reports of previous runs, by version; if None, the baselines are always measured.
+      reports: folder of the reports of previous runs, by version.
     """
     store = open_store(config.metadata_path)
     lineage = trace(store, pushed, reread_graph(store, config.metadata_path, config.name))
@@ -100,7 +102,7 @@ def collect_report(
         seconds_with_cache=sum(node["made_in"] for node in nodes),
         nodes=nodes,
         push=result,
-        query=_request(lineage[pushed]) + request_text(result.destination, run, tokens, graph) if result.pushed else "",
+        query=_request_text(result, lineage[pushed], run, tokens, graph) if result.pushed else "",
         **compared,
         evaluation=[
             *judged_metrics(config, evaluation, quality),
@@ -136,11 +138,6 @@ def _further(table_configs: str) -> dict[str, Figures]:
     return {name: of_room for name, of_room in figures.items() if of_room is not None}
 
 
-def _request(push: Node) -> str:
-    """Return what optional rooms say of a request to the pushed version, as comments."""
-    return "".join(room.request_note(push.facts) for room in hooks("pipelines", "pushed_form"))
-
-
 def read_result(store: MetadataStore, runs: Sequence[NodeRun], pushed: int) -> RunResult:
     """Read what a run did from the PushedModel that its pusher, or a previous one, recorded.
 
@@ -173,9 +170,9 @@ def _compared(config: PipelineConfig, scores: Sequence[Score], rows: int, histor
     }
 
 
-def known_quality(reports: str | None, runs: Sequence[NodeRun], version: str) -> dict[str, Any] | None:
+def known_quality(reports: str, runs: Sequence[NodeRun], version: str) -> dict[str, Any] | None:
     """Return the scores of model and baselines from the report of a version if all nodes were cached; else None."""
-    if reports is None or not version or any(run.state != "cached" for run in runs):
+    if not version or any(run.state != "cached" for run in runs):
         return None
     try:
         known = read_json(os.path.join(reports, version, "report.json"))
@@ -419,3 +416,62 @@ def _line_breaks(vocabularies: Iterable[Vocabulary]) -> dict[str, str]:
         f"tokens of {name} with a line break or NUL, which are looked up as unknown": f"{count:,}"
         for name, count in counts.items()
     }
+
+
+# Writes Python code that sends a request to a pushed version, with the names and types of its inputs.
+#
+# The code runs unchanged. Its values are synthetic (`embedding_core.serving.synthetic_rows`): tokens of private columns
+# are invented.
+
+_REQUEST_ROWS = 2
+
+
+def _request_text(result: RunResult, push: Node, run: RunDescription, vocabularies: str, transform_graph: str) -> str:
+    """Write Python code that scores two rows with the signature `raw` of a version, and needs only TensorFlow.
+
+    Args:
+      result: what the run did.
+      push: the PushedModel of the version, of which optional rooms may write notes.
+      run: `training.json` of the ModelRun.
+      vocabularies: folder of the Vocabularies artifact.
+      transform_graph: folder of the TransformGraph artifact.
+    """
+    dense = sources_of_run(run, transform_graph=transform_graph).of_features()
+    files = {name: os.path.join(vocabularies, f"{name}.txt") for name in run.vocabularies}
+    named, _ = named_inputs(columns_of(run.config, dense), synthetic_rows(run.config, dense, files, _REQUEST_ROWS))
+    inputs = [f'    "{name}": tf.constant({_literal(value)}),  # {_type_text(value)}' for name, value in named.items()]
+    notes = "".join(room.request_note(push.facts) for room in hooks("pipelines", "pushed_form"))
+    return notes + "\n".join(
+        [
+            "import tensorflow as tf",
+            f"model = tf.saved_model.load({result.destination!r})",
+            "inputs = {",
+            *inputs,
+            "}",
+            'answer = model.signatures["raw"](**inputs)',
+            *(f'print(answer["{prediction_name(run.tasks, task)}"].numpy())' for task in run.tasks),
+        ]
+    )
+
+
+def _literal(value: npt.NDArray[Any]) -> str:
+    """Write the arguments of `tf.constant`: the array as a literal, and its dtype if it is neither float32 nor text."""
+    if value.dtype == object:
+        return repr([_decoded(item) for item in value.tolist()])
+    dtype = "" if value.dtype == np.float32 else f", tf.{value.dtype.name}"
+    return f"{value.tolist()!r}{dtype}"
+
+
+def _decoded(value: Any) -> Any:
+    """Decode the bytes that are UTF-8, also in lists; leave other bytes as they are."""
+    if isinstance(value, list):
+        return [_decoded(item) for item in value]
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value
+
+
+def _type_text(value: npt.NDArray[Any]) -> str:
+    shape = ", ".join(["rows", *("values" for _ in value.shape[1:])])
+    return f"{'string' if value.dtype == object else value.dtype.name} [{shape}]"

@@ -16,7 +16,7 @@ from embedding_core.vocabulary import save_vocabulary, vocabulary_from_counts
 from pipelines.commands import cli
 from pipelines.lineage.ancestors import generations, lineages_of
 from pipelines.lineage.graph import downstream, files_of, read_records, upstream
-from pipelines.report.lineage_page import collect_page, find_token, lineage_html, save_page
+from pipelines.report.lineage_page import collect_page, find_token, lineage_html
 
 pytestmark = pytest.mark.light
 
@@ -262,7 +262,7 @@ def chromium():
 
 @pytest.mark.skipif(chromium() is None, reason="there is no Chromium here")
 def test_page_looks_as_meant_in_a_browser(page, tmp_path):
-    save_page(page, tmp_path / "page.html", "version 2")
+    (tmp_path / "page.html").write_text(lineage_html(page, "version 2"), encoding="utf-8")
     shot = tmp_path / "page.png"
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1300,1000"]
     place = [f"--user-data-dir={tmp_path}/profile", f"--screenshot={shot}", (tmp_path / "page.html").as_uri()]
