@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -198,7 +198,9 @@ def preflight(
         return
     slice_ = requested_slice(checked, topology)
     tables, sizes = planned_tables(checked, table_configs, assume)
-    checks = _joined(asked(checked, tables, slice_, table_configs) for asked in further)
+    checks: dict[str, Check] = {}
+    for asked in further:
+        checks |= asked(checked, tables, slice_, table_configs)
     with collector_paused():
         load_tensorflow()
         from pipelines.checks import pipeline_preflight
@@ -222,10 +224,6 @@ def _on_gpu(config: PipelineConfig, tables: EmbeddingConfig, sizes: str, batch: 
         pipeline_preflight.save_json(placement, json)
     if placement.silent:
         raise typer.Exit(FINDINGS)
-
-
-def _joined(checks: Iterable[dict[str, Check]]) -> dict[str, Check]:
-    return {name: check for room in checks for name, check in room.items()}
 
 
 @app.command(name="compile")
@@ -259,7 +257,8 @@ def compile_(
     checks: dict[str, Check] = {}
     if checks_tpu:
         slice_, (tables, sizes) = requested_slice(checked), planned_tables(checked, None, ASSUMED_TOKENS)
-        checks = _joined(room.installed_checks(checked, tables, slice_) for room in _PREFLIGHT_CHECKS)
+        for room in _PREFLIGHT_CHECKS:
+            checks |= room.installed_checks(checked, tables, slice_)
     require_package("kfp", "`compile` needs the package kfp", "install tfx-embeddings[kubeflow]")
     with collector_paused():
         load_tensorflow()

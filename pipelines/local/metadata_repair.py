@@ -30,18 +30,14 @@ _OUTPUTS = ("*", "*"), ("*", ".system", "executor_execution")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Repairs:
-    """What was repaired.
+    """What a user has to know of the repairs.
 
     Attributes:
-      closed: ids of executions that were closed.
       lost: ids of artifacts that are missing or damaged.
-      recorded: ids of artifacts whose content was not recorded before.
       left_over: folder that the outputs of a lost store were moved to, or None.
     """
 
-    closed: tuple[int, ...] = ()
     lost: tuple[int, ...] = ()
-    recorded: tuple[int, ...] = ()
     left_over: str | None = None
 
 
@@ -52,13 +48,12 @@ def record_content(store: MetadataStore, execution: int) -> None:
     _record(store, outputs)
 
 
-def _record(store: MetadataStore, artifacts: Iterable[mlmd.Artifact]) -> tuple[int, ...]:
+def _record(store: MetadataStore, artifacts: Iterable[mlmd.Artifact]) -> None:
     changed = [
         artifact for artifact in artifacts if CONTENT not in artifact.custom_properties and note_content(artifact)
     ]
     if changed:
         store.put_artifacts(changed)
-    return tuple(artifact.id for artifact in changed)
 
 
 def repair_metadata(store: MetadataStore, pipeline: str, root: str) -> Repairs:
@@ -80,16 +75,14 @@ def repair_metadata(store: MetadataStore, pipeline: str, root: str) -> Repairs:
     context = store.get_context_by_type_and_name("pipeline", pipeline)
     if context is None:
         return Repairs(left_over=left_over)
-    closed = _close_stale(store, context.id, root)
+    _close_stale(store, context.id, root)
     live = [artifact for artifact in store.get_artifacts_by_context(context.id) if is_output(artifact)]
     _record_imported_again(store, live)
     damaged = [artifact for artifact in live if _is_damaged(artifact)]
     for artifact in damaged:
         set_aside(store, artifact)
-    recorded = _record(store, live)
-    return Repairs(
-        closed=closed, lost=tuple(artifact.id for artifact in damaged), recorded=recorded, left_over=left_over
-    )
+    _record(store, live)
+    return Repairs(lost=tuple(artifact.id for artifact in damaged), left_over=left_over)
 
 
 def is_output(artifact: mlmd.Artifact) -> bool:
@@ -129,7 +122,7 @@ def _numbered(root: str) -> Iterator[str]:
                 yield path
 
 
-def _close_stale(store: MetadataStore, context: int, root: str) -> tuple[int, ...]:
+def _close_stale(store: MetadataStore, context: int, root: str) -> None:
     open_states = (mlmd.Execution.NEW, mlmd.Execution.RUNNING)
     stale = [
         execution for execution in store.get_executions_by_context(context) if execution.last_known_state in open_states
@@ -144,7 +137,6 @@ def _close_stale(store: MetadataStore, context: int, root: str) -> tuple[int, ..
                     os.remove(folder + RECORD_SUFFIX)
     if stale:
         store.put_executions(stale)
-    return tuple(execution.id for execution in stale)
 
 
 def _record_imported_again(store: MetadataStore, live: Iterable[mlmd.Artifact]) -> None:
