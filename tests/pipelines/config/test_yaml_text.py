@@ -58,7 +58,7 @@ def test_plain_values_are_written_as_themselves(value):
 
 def test_duplicate_keys_are_found_at_any_depth():
     parsed = parse_yaml("a: 1\nb:\n  - {c: 1, d: 2, c: 3}\na: 2\n", "f.yaml")
-    assert parsed.twice == [
+    assert parsed.duplicates == [
         "f.yaml:3: `b.0.c` is a duplicate of line 3: keep one of the two.",
         "f.yaml:4: `a` is a duplicate of line 1: keep one of the two.",
     ]
@@ -67,7 +67,7 @@ def test_duplicate_keys_are_found_at_any_depth():
 def test_duplicate_keys_with_aliases_are_each_reported_once():
     levels = "".join(f"{name}: &{name} {{x: *{before}, x: *{before}}}\n" for before, name in itertools.pairwise(NAMES))
     parsed = parse_yaml(f"{NAMES[0]}: &{NAMES[0]} {{x: 1}}\n{levels}", "f.yaml")
-    assert len(parsed.twice) == sum(range(len(NAMES)))
+    assert len(parsed.duplicates) == sum(range(len(NAMES)))
 
 
 def test_duplicate_keys_and_other_mistakes_come_together(mistakes, minimal):
@@ -78,7 +78,7 @@ def test_duplicate_keys_and_other_mistakes_come_together(mistakes, minimal):
 def test_merge_keys_are_no_duplicates():
     parsed = parse_yaml("x: &x {a: 1}\ny:\n  <<: *x\n  b: 2\n", "f")
     assert parsed.values["y"] == {"a": 1, "b": 2}
-    assert not parsed.twice
+    assert not parsed.duplicates
 
 
 @pytest.mark.parametrize(
