@@ -28,7 +28,6 @@ Figures: TypeAlias = dict[str, Any]
 
 PEER = pathlib.Path(__file__).parent / "peers" / "polars_torch.py"
 START, REPORT = "start-up", "report"
-_MB = 1 << 20
 
 
 def configuration(file: pathlib.Path, work_dir: pathlib.Path) -> Figures:
@@ -116,11 +115,16 @@ def median(value: Callable[[Figures], float], runs: list[Figures]) -> float:
 
 
 def table_of(results: dict[str, list[Figures]]) -> str:
-    """Return the figures as a Markdown table: medians of the runs of each size; peak memory of the last size."""
+    """Return the figures as a Markdown table: medians of the runs of each size; peak memory of the last size.
+
+    Nodes below 1 CPU s at the last size are left out.
+    """
     ours = [[run["ours"] for run in runs] for runs in results.values()]
     peers = [[run["peer"] for run in runs if "peer" in run] for runs in results.values()]
     rows = []
     for name in ours[-1][0]["nodes"]:
+        if median(lambda run: run["nodes"][name]["cpu"], ours[-1]) < 1:  # noqa: B023
+            continue
         cells = [f"{median(lambda run: run['nodes'][name]['cpu'], runs):.1f}" for runs in ours]  # noqa: B023
         rows.append([name, *cells, f"{median(lambda run: run['nodes'][name]['peak_mb'], ours[-1]):,.0f}"])  # noqa: B023
     for name, form, sides in (("**whole run**", "**{:.0f}**", ours), ("polars and PyTorch", "{:.0f}", peers)):
@@ -129,7 +133,6 @@ def table_of(results: dict[str, list[Figures]]) -> str:
             rows.append([name, *cells, f"{median(lambda run: run['peak_mb'], sides[-1]):,.0f}"])
     for words, value in (
         ("artifacts, times the input", lambda run: run["artifact_bytes"] / run["input_bytes"]),
-        ("MB left in the temporary folder", lambda run: run["temporary_bytes"] / _MB),
         ("AUC", lambda run: run["auc"]),
     ):
         rows.append([words, *(f"{median(value, runs):.3g}" for runs in ours), ""])

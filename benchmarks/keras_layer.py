@@ -8,8 +8,7 @@ because the time also depends on where their memory was allocated. Torch runs in
 process that waits for its turn.
 
 Figures are CPU times: the median over the rounds, with minimum and maximum. A ratio is the median of the rounds'
-ratios. "of the bytes" is the time of a step divided by the time in which this machine gathers the bytes that the step
-must move. Results are kept in FOLDER, one file per case; the table has all cases found there.
+ratios. Results are kept in FOLDER, one file per case; the table has all cases found there.
 """
 
 import argparse
@@ -17,7 +16,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import statistics
 from pathlib import Path
 
 from benchmarks import keras_layer_steps as steps
@@ -31,7 +29,8 @@ CASES = [
 ]
 PEERS = Path(__file__).with_name("peers")
 CORE = max(os.sched_getaffinity(0))
-HEAD = ["case", "variant", "CPU ms a step (least-most)", "of TFRS", "of TFRS' Adagrad", "of the engine", "of the bytes"]
+PEERS_OF_TFRS = ("keras", "engine", "torch")
+HEAD = ["case", "TFRS, CPU ms a step", "`keras`, of TFRS", "`engine`, of TFRS", "PyTorch, of TFRS"]
 
 
 def variants_of(case, given):
@@ -58,15 +57,7 @@ def measure(case, given):
         for order in (variants, variants[::-1])
     ]
     found = {variant: runs[0]["times"][variant] + runs[1]["times"][variant] for variant, _ in variants}
-    bound = statistics.median(run["bound_ms"] for run in runs)
-    rate = statistics.median(run["rate"] for run in runs)
-    kept = {
-        "times": found,
-        "versions": runs[0]["versions"],
-        "bound_ms": bound,
-        "rate": rate,
-        "load": os.getloadavg()[1],
-    }
+    kept = {"times": found, "versions": runs[0]["versions"], "load": os.getloadavg()[1]}
     (given.folder / f"{case}.json").write_text(json.dumps(kept))
 
 
@@ -78,13 +69,12 @@ def ids_file(given, kind):
     return str(file)
 
 
-def rows_of(case, kept):
-    """Yield the cells of each variant of a case; a ratio is "" if there is no base."""
+def row_of(case, kept):
+    """Return the cells of a case: TFRS' time, and the ratios to it; the base of Adam is TFRS' Adagrad."""
     times = kept["times"]
-    adagrad = times.get("tfrs adagrad") or (times["tfrs"] if case.startswith("adagrad") else None)
-    for variant, own in times.items():
-        ratios = [ratio(own, base) if base else "" for base in (times.get("tfrs"), adagrad, times["engine"])]
-        yield [case, variant, spread(own), *ratios, f"{statistics.median(own) / kept['bound_ms']:.1f}"]
+    base = times.get("tfrs adagrad") or times["tfrs"]
+    ratios = [ratio(times[name], base).partition(" ")[0] if name in times else "" for name in PEERS_OF_TFRS]
+    return [case, spread(base), *ratios]
 
 
 def report(folder):
@@ -93,10 +83,9 @@ def report(folder):
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("tensorflow", "tensorflow-recommenders")]
     versions += sorted({version for one in kept.values() for version in one["versions"].values()})
     loads = [one["load"] for one in kept.values()]
-    rates = sorted(one["rate"] / 1e9 for one in kept.values())
     machine = f"{os.cpu_count()} cores, one used, Python {platform.python_version()}; {', '.join(versions)}; "
-    machine += f"load {min(loads):.1f} to {max(loads):.1f}; rows gathered at {rates[0]:.1f} to {rates[-1]:.1f} GB/s.\n"
-    text = machine + "\n" + table(HEAD, [row for case, figures in kept.items() for row in rows_of(case, figures)])
+    machine += f"load {min(loads):.1f} to {max(loads):.1f}.\n"
+    text = machine + "\n" + table(HEAD, [row_of(case, figures) for case, figures in kept.items()])
     memory = folder / "memory.json"
     if memory.exists():
         parts = [f"{name} {factor:.2f}" for name, factor in json.loads(memory.read_text()).items()]

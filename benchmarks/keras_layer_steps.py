@@ -1,7 +1,6 @@
 """Measures one case of `benchmarks.keras_layer` in this process: makes ids and steps, and times them in turn."""
 
 import gc
-import statistics
 import subprocess
 
 import numpy as np
@@ -137,31 +136,10 @@ def sizes_of(file):
     return np.load(file)["rows"].tolist()
 
 
-def bytes_to_move(case, file):
-    """Return the bytes of rows and slots that a step must move: each distinct row is read once and written once."""
-    name, dim, kind = case
-    distinct = sum(
-        len(np.unique((ids if kind == "onehot" else ids.values).numpy()))
-        for batch in batches(file, kind)
-        for ids in batch.values()
-    )
-    return distinct / DISTINCT * dim * 4 * 2 * {"sgd": 1, "adagrad": 2, "adam": 3}[name]
-
-
-def gather_rate(total, dim):
-    """Return the bytes per CPU second that tf.gather reads from random rows of a table on this machine."""
-    table = tf.Variable(tf.zeros([total, dim]))
-    ids = tf.constant(np.random.default_rng(1).integers(0, total, 400_000))
-    gather = tf.function(lambda: tf.gather(table, ids))
-    gather()
-    return 400_000 * dim * 4 / statistics.median(spent(gather).cpu for _ in range(7))
-
-
 def measure_case(case, variants, file, rounds):
     """Measure a case; return its figures by name."""
     times, versions = measured(case, variants, file, rounds)
-    moved, rate = bytes_to_move(case, file), gather_rate(sum(sizes_of(file)), case[1])
-    return {"times": times, "versions": versions, "bound_ms": 1e3 * moved / rate, "rate": rate}
+    return {"times": times, "versions": versions}
 
 
 def measure_memory(optimizer, dim, file):

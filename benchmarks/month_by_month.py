@@ -149,36 +149,20 @@ def table_of(figures: Mapping[str, Any]) -> str:
     """Return the figures as a Markdown table: means over the seeds for each month, and their means over the months."""
     names = sorted({key.split("/")[1] for key in figures if key.endswith("/warm")})
     rows = [_row(name, figures) for name in names]
-    mean = {key: statistics.mean(row[key] for row in rows) for key in rows[0] if key != "each"}
-    mean["each"] = [statistics.mean(values) for values in zip(*(row["each"] for row in rows), strict=True)]
-    head = ["trained on", "pairs of the next month", "cold", "warm", "warm - cold (each seed)", "all so far"]
-    head += ["warm - all", "pairs of the month's own", "cold", "warm", "all so far"]
+    mean = {key: statistics.mean(row[key] for row in rows) for key in rows[0]}
     bold = [f"**{cell}**" for cell in _cells(f"mean of {len(rows)} months", mean)]
+    head = ["trained on", "pairs", "cold", "warm", "all so far"]
     return table(head, [*(_cells(name, row) for name, row in zip(names, rows, strict=True)), bold])
 
 
-def _row(name: str, figures: Mapping[str, Any]) -> dict[str, Any]:
+def _row(name: str, figures: Mapping[str, Any]) -> dict[str, float]:
     found = {way: [value for key, value in sorted(figures.items()) if key.endswith(f"/{name}/{way}")] for way in WAYS}
-    row: dict[str, Any] = {"pairs": found["cold"][0]["pairs"], "pairs_own": found["cold"][0]["pairs_own"]}
-    for way, runs in found.items():
-        for key in ("auc", "auc_own"):
-            row[f"{way}_{key}"] = statistics.mean(run[key] for run in runs)
-    row["each"] = [warm["auc"] - cold["auc"] for warm, cold in zip(found["warm"], found["cold"], strict=True)]
-    return row
+    means = {way: statistics.mean(run["auc"] for run in runs) for way, runs in found.items()}
+    return {"pairs": found["cold"][0]["pairs"], **means}
 
 
-def _cells(name: str, row: Mapping[str, Any]) -> list[str]:
-    each = ", ".join(f"{difference:+.3f}" for difference in row["each"])
-    return [
-        name,
-        f"{row['pairs']:,.0f}",
-        *(f"{row[f'{way}_auc']:.3f}" for way in ("cold", "warm")),
-        f"{row['warm_auc'] - row['cold_auc']:+.3f} ({each})",
-        f"{row['all_auc']:.3f}",
-        f"{row['warm_auc'] - row['all_auc']:+.3f}",
-        f"{row['pairs_own']:,.0f}",
-        *(f"{row[f'{way}_auc_own']:.3f}" for way in WAYS),
-    ]
+def _cells(name: str, row: Mapping[str, float]) -> list[str]:
+    return [name, f"{row['pairs']:,.0f}", *(f"{row[way]:.3f}" for way in WAYS)]
 
 
 def main() -> None:

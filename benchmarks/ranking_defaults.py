@@ -65,17 +65,18 @@ def measure(name: str, rows: int, folder: pathlib.Path, seed: int) -> dict[str, 
 
 
 def table_of(results: Results) -> str:
-    """Return the mean and range of the AUC over the seeds, as a Markdown table."""
+    """Return the mean AUC over the seeds, for each set that the defaults were not chosen on, as a Markdown table."""
+    names, sizes = (list(dict.fromkeys(key.split("|")[part] for key in results)) for part in (0, 1))
     lines = []
-    for name, rows in dict.fromkeys(tuple(key.split("|")[:2]) for key in results):
-        runs = [one for key, one in results.items() if key.split("|")[:2] == [name, rows]]
-        model, regression = (statistics.mean(one[key] for one in runs) for key in ("model", "regression"))
-        values = [one["model"] for one in runs]
-        shown = f"{model:.4f}" + (f" ({min(values):.4f}-{max(values):.4f})" if len(runs) > 1 else "")
-        kind = "development" if name in DEVELOPMENT else "held out"
-        cells = f"{int(rows):,}", f"{len(runs)}", shown, f"{regression:.4f}", f"{model - regression:+.4f}"
-        lines.append([f"{name}, {kind}", *cells])
-    return table(["set", "rows", "seeds", "model", "regression", "difference"], lines)
+    for name in (name for name in names if name in HELD_OUT):
+        cells = []
+        for size in sizes:
+            runs = [one for key, one in results.items() if key.split("|")[:2] == [name, size]]
+            model, regression = (statistics.mean(one[key] for one in runs) for key in ("model", "regression"))
+            cells += [f"{model:.4f}", f"{regression:.4f}", f"{model - regression:+.4f}"]
+        lines.append([name, *cells])
+    head = [[f"model, {int(size):,} rows", "regression", "difference"] for size in sizes]
+    return table(["held-out set", *itertools.chain(*head)], lines)
 
 
 def main() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
-from pygments.formatters import HtmlFormatter
 
 ROOT = Path(__file__).parents[2]
 # Pages outside of `docs`, and their places in the site.
@@ -23,9 +22,7 @@ _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])+)\]\(([^)\s:]+?)(#[^)]*)?\)")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages that are outside of `docs`, and the colours of code."""
-    colours = HtmlFormatter(style="friendly").get_style_defs(".highlight")
-    files.append(File.generated(config, "css/pygments.css", content=colours))
+    """Add the pages that are outside of `docs`."""
     for source, place in OUTSIDE.items():
         files.append(File.generated(config, place, content=(ROOT / source).read_text(encoding="utf-8")))
     return files

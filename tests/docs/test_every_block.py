@@ -20,17 +20,17 @@ pytestmark = pytest.mark.light
 # Tests that run all Python blocks of a page, or those that have a text.
 RUN = {
     ("README.md", "TPUEmbedding("): "tests/test_wheel.py",
-    ("docs/models.md", "def build"): "tests/pipelines/models/test_documented_models.py",
-    ("docs/models.md", "def run_fn"): "tests/components/trainer/test_own_run.py",
+    ("docs/own_model.md", "def build"): "tests/pipelines/models/test_documented_models.py",
+    ("docs/own_model.md", "def run_fn"): "tests/components/trainer/test_own_run.py",
     ("docs/moving_from_tfrs.md", ""): "tests/pipelines/test_moving_from_tfrs.py",
     ("docs/preflight.md", "def make_step"): "tests/docs/test_python_runs.py",
     ("docs/simulated_tpu.md", ""): "tests/docs/test_python_runs.py",
-    ("docs/serving.md", "NoGiantRows"): "tests/components/quality_gate/test_own_gates.py",
+    ("docs/models.md", "NoGiantRows"): "tests/components/quality_gate/test_own_gates.py",
     ("docs/serving.md", "tritonclient"): "tests/servers/triton/test_triton.py",
     ("docs/serving.md", "saved_model.load("): "tests/docs/test_pages_run.py",
-    ("docs/serving.md", "top_k_filtered"): "tests/docs/test_pages_run.py",
-    ("docs/serving.md", "prediction_log_pb2"): "tests/docs/test_pages_run.py",
-    ("docs/serving.md", "newest_chain"): "tests/docs/test_pages_run.py",
+    ("docs/retrieval.md", "top_k_filtered"): "tests/docs/test_pages_run.py",
+    ("docs/shadow.md", "prediction_log_pb2"): "tests/docs/test_pages_run.py",
+    ("docs/deltas.md", "newest_chain"): "tests/docs/test_pages_run.py",
     ("docs/tutorial.md", "model.signatures"): "tests/docs/test_pages_run.py",
     **{
         (f"docs/components/{path.stem}.md", ""): "tests/components/test_component_pages.py"
@@ -53,10 +53,10 @@ TEXTS = {
     ("docs/preflight.md", "-m venv"): "tests/embedding_core/tpu_compiler compiles in such an environment",
     ("docs/scale.md", "dask scheduler"): "tests/pipelines/dask/test_dask_cluster.py starts the same commands",
     ("docs/serving.md", "docker run"): "needs TensorFlow Serving's server, which is in no package index",
-    ("docs/serving.md", "openssl rand"): "a shell variable",
-    ("docs/serving.md", "POST /v1"): "a request; tests/deltas sends it",
+    ("docs/deltas.md", "openssl rand"): "a shell variable",
+    ("docs/deltas.md", "POST /v1"): "a request; tests/deltas sends it",
     ("docs/serving.md", "examples/kserve/predictor.py"): "tests/servers/test_kserve.py starts it in `make servers`",
-    ("docs/serving.md", "logging_config"): "a configuration of TensorFlow Serving's server",
+    ("docs/shadow.md", "logging_config"): "a configuration of TensorFlow Serving's server",
     ("docs/tutorial.md", "pip install"): "make release-check installs the wheel",
 }
 # What a configuration needs beside the block.
@@ -70,7 +70,7 @@ BESIDE = {
         "kubeflow": CLUSTER,
     },
     ("docs/data.md", "histories:"): {"features": {"categorical": ["item", HISTORY]}},
-    ("docs/models.md", "exclude_seen"): {
+    ("docs/retrieval.md", "exclude_seen"): {
         "label": {"kind": "positive"},
         "model": {"name": "two_tower", "arguments": {"query_features": ["user"], "candidate_features": ["item"]}},
         "training": {"softmax": "item"},

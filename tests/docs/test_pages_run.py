@@ -1,4 +1,4 @@
-"""Runs every command of README and docs, and the Python of docs/serving.md, as a reader would.
+"""Runs every command of README and docs, and the Python of the pages about serving, as a reader would.
 
 `make pages` runs them with the checkout, `make release-check` from the installed wheel, whose Python is RELEASE_PYTHON.
 """
@@ -25,7 +25,9 @@ COMPILER = "--compiler tpu"  # needs TPU_COMPILER_PYTHON; `make tpu-tests` compi
 SPANS = "data.spans.first=2026-01-14"
 CHECKPOINTS = "runs/my_config/artifacts/CheckpointRetriever/embedding_checkpoint"
 CONFIGS = "runs/my_config/artifacts/TableConfigGen/table_configs"
-TUTORIAL, SERVING = "docs/tutorial.md", "docs/serving.md"
+TUTORIAL, SECOND_DAY = "docs/tutorial.md", "docs/second_day.md"
+SERVING, SHADOW, DELTAS = "docs/serving.md", "docs/shadow.md", "docs/deltas.md"
+RETRIEVAL_PAGE = "docs/retrieval.md"
 RETRIEVAL = """
 data: {path: "clicks/{YYYY}-{MM}-{DD}.csv"}
 label: {kind: positive}
@@ -79,10 +81,10 @@ def test_commands_of_the_readme(readme):
     assert (readme.folder / "lineage.html").read_text().startswith("<!doctype html>")
 
 
-def test_commands_of_the_tutorial(tmp_path):
+def test_commands_of_the_tutorial_and_of_the_second_day(tmp_path):
     reader = Reader(tmp_path)
     write_day(tmp_path, "clicks")
-    for line in commands_of_page(TUTORIAL):
+    for line in [*commands_of_page(TUTORIAL), *commands_of_page(SECOND_DAY)]:
         if SPANS in line:
             write_day(tmp_path / "days", "2026-01-14")
             file = tmp_path / "my_project/pipeline.yaml"
@@ -141,7 +143,7 @@ def until(happened, seconds):
 
 
 def test_a_version_is_queried_served_recorded_and_compared(readme):
-    """The commands of docs/serving.md on versions, and its Python in between."""
+    """The commands of docs/serving.md and docs/shadow.md on versions, and their Python in between."""
     readme.link("runs/taxi", "runs/my_config")
     rows = "import numpy as np, tensorflow as tf\nexample = tf.train.Example()\n" + "".join(
         f"example.features.feature[{name!r}].{kind}.value.append({value!r})\n"
@@ -163,18 +165,17 @@ from tensorflow_serving.apis import prediction_log_pb2
 logs = [prediction_log_pb2.PredictionLog.FromString(one.numpy()) for one in tf.data.TFRecordDataset(file)]
 """
     readme.execute(
-        SERVING, "prediction_log_pb2", request, "for log in logs: record(log.predict_log.request)\nwriter.close()"
+        SHADOW, "prediction_log_pb2", request, "for log in logs: record(log.predict_log.request)\nwriter.close()"
     )
-    shadow = next(line for line in commands_of_page(SERVING) if line.startswith("shadow"))
-    readme.run(shadow)
-    readme.follow_page(SERVING, skip=["shadow", "serve-delta", "runs/x/serving", "run my_config.yaml"])
+    readme.follow_page(SHADOW)
+    readme.follow_page(SERVING)
     assert (readme.folder / "models/taxi/config.pbtxt").is_file()
     assert (readme.folder / "OUT1").is_dir()
 
 
 @pytest.mark.room("deltas")
 def test_deltas_reach_a_server(tmp_path):
-    """The block of docs/serving.md about deltas: a version, a delta beside it, and a server that gets it."""
+    """The first block of docs/deltas.md: a version, a delta beside it, and a server that gets it."""
     from tests.deltas.rest_server import serving
 
     without_means = CONFIG.replace("dense: [price], ", "")  # which change each day, and with them the graph
@@ -182,8 +183,8 @@ def test_deltas_reach_a_server(tmp_path):
     deltas = "name: x\npush: {deltas: {max_share: 2}}\nwarm_start: pushed\nvocabulary_evolution: pushed\n"
     reader = Reader(tmp_path, without_means + deltas)
     reader.variables["TFX_EMBEDDINGS_DELTA_SECRET"] = secret = secrets.token_hex(32)
-    block = block_with(SERVING, "serve-delta")
-    run, serve, verify = (line for line in commands_of_page(SERVING) if line in block.text.replace("\\\n", ""))
+    block = block_with(DELTAS, "serve-delta")
+    run, serve, verify = (line for line in commands_of_page(DELTAS) if line in block.text.replace("\\\n", ""))
     write_day(tmp_path / "clicks", "2026-01-13")
     reader.run(run)
     write_day(tmp_path / "clicks", "2026-01-14")
@@ -194,7 +195,7 @@ def test_deltas_reach_a_server(tmp_path):
     reader.note(serve)
     reader.run(verify)
     before = f"import tensorflow as tf\nfrom components.deltas.client import *\nsecret = {secret!r}.encode()"
-    reader.execute(SERVING, "newest_chain", before)
+    reader.execute(DELTAS, "newest_chain", before)
 
 
 def test_query_with_filters_finds_candidates(tmp_path):
@@ -204,7 +205,7 @@ def test_query_with_filters_finds_candidates(tmp_path):
     model = (
         "import glob, tensorflow as tf\nmodel = tf.saved_model.load(max(glob.glob('runs/my_config/serving/[0-9]*')))"
     )
-    printed = reader.execute(SERVING, "top_k_filtered", model, "print(found['tokens'].numpy().tolist())")
+    printed = reader.execute(RETRIEVAL_PAGE, "top_k_filtered", model, "print(found['tokens'].numpy().tolist())")
     assert "b'i" in printed
     assert "b'i4'" not in printed
 

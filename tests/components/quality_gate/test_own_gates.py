@@ -12,7 +12,7 @@ from embedding_core.evaluation import Check, own_checks
 from tests.components.quality_gate.test_quality_gate import judge, run  # noqa: F401
 
 pytestmark = pytest.mark.tfx
-PAGE = Path(__file__).parents[3] / "docs" / "serving.md"
+PAGE = Path(__file__).parents[3] / "docs" / "models.md"
 
 
 class EnoughRows:

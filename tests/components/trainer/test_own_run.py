@@ -1,4 +1,4 @@
-"""Tests the run_fn of docs/models.md: Keras' `fit` on CPU and simulated TPU, and what the function must write."""
+"""Tests the run_fn of docs/own_model.md: Keras' `fit` on CPU and simulated TPU, and what the function must write."""
 
 import importlib.util
 import json
@@ -21,7 +21,7 @@ cases = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(cases)
 inputs = cases.inputs
 
-PAGE = (pathlib.Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
+PAGE = (pathlib.Path(__file__).parents[3] / "docs" / "own_model.md").read_text(encoding="utf-8")
 (FIT,) = [source for source in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "def run_fn" in source]
 UNTRAINED = """
 from components.trainer.own_run import TrainerRun

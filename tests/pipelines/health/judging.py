@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import itertools
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -76,17 +75,17 @@ def sick(chain: Chain, line: Sequence[tuple[str, Path]], runs: Sequence[int]) ->
 
 
 def table_of(results: Sequence[Result]) -> str:
-    """Return the results as Markdown: healthy runs by chain, then found and planted by sickness and table."""
-    chains = list(dict.fromkeys(result.chain for result in results))
-    lines = ["| runs | healthy runs | refused |", "|---|---|---|"]
+    """Return the results as Markdown, a row per chain: healthy runs and those refused, then found and planted."""
+    chains = dict.fromkeys(result.chain for result in results)
+    lines = ["| runs | healthy runs | refused | planted sicknesses | found |", "|---|---|---|---|---|"]
     for chain in chains:
-        runs = [result for result in results if result.chain == chain and not result.sickness]
-        lines.append(f"| {chain} | {len(runs)} | {sum(not result.is_right for result in runs)} |")
-    places = list(dict.fromkeys((result.chain, result.table) for result in results if result.sickness))
-    counts = collections.Counter((result.sickness, result.chain, result.table, result.is_right) for result in results)
-    lines += ["", f"| found of planted | {' | '.join(f'{table} ({chain})' for chain, table in places)} |"]
-    lines.append(f"|---|{'---|' * len(places)}")
-    for sickness in SICKNESSES:
-        found = [[counts[(sickness, *place, right)] for right in (True, False)] for place in places]
-        lines.append(f"| {sickness} | {' | '.join(f'{right} of {right + wrong}' for right, wrong in found)} |")
-    return "\n".join(lines) + "\n"
+        right = {planted: [one.is_right for one in results if one.chain == chain and bool(one.sickness) == planted]
+                 for planted in (False, True)}  # fmt: skip
+        cells = len(right[False]), right[False].count(False), len(right[True]), right[True].count(True)
+        lines.append(f"| {chain} | {' | '.join(map(str, cells))} |")
+    missed = [
+        f"{one.sickness} in {one.table} ({one.chain}, {one.run})"
+        for one in results
+        if one.sickness and not one.is_right
+    ]
+    return "\n".join([*lines, *(["", f"Not found: {', '.join(missed)}."] if missed else [])]) + "\n"

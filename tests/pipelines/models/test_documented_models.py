@@ -1,4 +1,4 @@
-"""Runs the examples of docs/models.md."""
+"""Runs the examples of docs/models.md, docs/retrieval.md and docs/own_model.md."""
 
 import dataclasses
 import importlib.util
@@ -20,9 +20,10 @@ from embedding_core.training import train
 from pipelines.config import config_from_mapping
 from pipelines.config.pipeline_config import BUILT_IN_MODELS
 
-PAGE = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
-PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-YAML = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+DOCS = Path(__file__).parents[3] / "docs"
+PAGES = "".join((DOCS / page).read_text(encoding="utf-8") for page in ("models.md", "retrieval.md", "own_model.md"))
+PYTHON = re.findall(r"```python\n(.*?)```", PAGES, re.DOTALL)
+YAML = re.findall(r"```yaml\n(.*?)```", PAGES, re.DOTALL)
 TRAINING = Path(__file__).parents[2] / "embedding_core" / "training" / "test_training.py"
 _spec = importlib.util.spec_from_file_location("training_cases", TRAINING)
 cases = importlib.util.module_from_spec(_spec)
@@ -88,7 +89,7 @@ def test_softmax_refuses_a_model_without_towers(monkeypatch):
 
 def test_every_model_is_on_the_page():
     assert set(BUILT_IN_MODELS) == set(
-        re.findall(r"`(\w+)`", PAGE.partition("|---|")[2].partition("Each is one file")[0])
+        re.findall(r"`(\w+)`", PAGES.partition("|---|")[2].partition("Each is one file")[0])
     )
 
 
