@@ -21,7 +21,7 @@ from pipelines.config import config_from_mapping
 from pipelines.config.pipeline_config import BUILT_IN_MODELS
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGES = "".join((DOCS / page).read_text(encoding="utf-8") for page in ("models.md", "retrieval.md", "own_model.md"))
+PAGES = "".join((DOCS / page).read_text(encoding="utf-8") for page in ("own_model.md", "models.md", "retrieval.md"))
 PYTHON = re.findall(r"```python\n(.*?)```", PAGES, re.DOTALL)
 YAML = re.findall(r"```yaml\n(.*?)```", PAGES, re.DOTALL)
 TRAINING = Path(__file__).parents[2] / "embedding_core" / "training" / "test_training.py"
