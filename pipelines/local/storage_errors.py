@@ -131,7 +131,7 @@ def check_address(name: str, address: str) -> None:
     if scheme not in known:
         raise ConfigError(
             f"{name} is {address!r}: TensorFlow here has no file system for {scheme}://, only for "
-            f"{', '.join(f'{other}://' for other in sorted(known - {'', 'file'}))}; see docs/object_stores.md."
+            f"{', '.join(f'{other}://' for other in sorted(known - {'', 'file'}))}; see docs/scale.md."
         )
 
 
