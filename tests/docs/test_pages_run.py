@@ -102,7 +102,7 @@ def test_commands_of_a_page(readme, page):
     readme.follow_page(page)
 
 
-@pytest.mark.parametrize("page", ["docs/sparsecore_limits.md", "docs/preflight.md"])
+@pytest.mark.parametrize("page", ["docs/sparsecore_limits.md", "docs/preflight.md", "docs/placement.md"])
 def test_commands_about_tpus(readme, page):
     readme.link("FOLDER", artifacts_of(readme.folder / CONFIGS)[-1])
     skip = [] if "TPU_COMPILER_PYTHON" in os.environ else [COMPILER]

@@ -110,5 +110,6 @@ def test_labels_of_the_page_are_valid(tmp_path):
         config_from_mapping(
             {"data": "rows.csv", "features": {"categorical": ["user", "item"]}, **labels}, str(tmp_path)
         )
-    retrieval = {**yaml.safe_load(YAML[1]), **yaml.safe_load(YAML[2])}
+    towers, evaluation = (next(text for text in YAML if words in text) for words in ("two_tower", "exclude_seen"))
+    retrieval = {**yaml.safe_load(towers), **yaml.safe_load(evaluation)}
     config_from_mapping({"data": "rows.csv", "features": {"categorical": ["user", "item"]}, **retrieval}, str(tmp_path))
