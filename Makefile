@@ -180,7 +180,7 @@ SITE_LOCKED := docs/site/requirements.txt
 	@touch $@
 
 docs: .docs/.ready ## build the site into build/site; a warning is an error
-	.docs/bin/mkdocs build
+	NO_MKDOCS_2_WARNING=1 .docs/bin/mkdocs build
 
 pages: venv ## run every command of README and docs as a reader would; with `make tpu-compiler`, those that compile too
 	$(if $(wildcard .tpu-compiler/.ready),TPU_COMPILER_PYTHON=$(CURDIR)/.tpu-compiler/bin/python) \
