@@ -2,7 +2,7 @@
 
     tfx-embeddings lineage CONFIG --html PAGE && python docs/pictures.py PAGE
 
-`make pictures` does both. Addresses of artifacts, which the page shows under the mouse, are left out.
+Addresses of artifacts, which the page shows under the mouse, are left out.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
 """What belongs to each room: keys of the YAML file, values of other keys as `<key>=<value>`, options of commands,
 classes of TensorFlow's strategies, and arguments of the Keras layer.
 
-`make removable` takes away one room after the other.
+`make campaign NAME=removable` takes away one room after the other.
 """
 
 MISSING = "it belongs to the optional part {!r}, which is not installed; install the whole of tfx-embeddings."

@@ -1,6 +1,6 @@
 """Campaigns of deltas: random chains, wrong deltas, cut requests, and load while deltas are applied.
 
-The short forms run with the other tests; `make deltas` runs the long ones, which print their figures.
+The short forms run with the other tests; the campaign `deltas` runs the long ones, which print their figures.
 """
 
 import os

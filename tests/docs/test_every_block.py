@@ -14,6 +14,7 @@ from embedding_core.rooms import ROOMS, is_installed, room_of
 from pipelines.commands.cli import app
 from pipelines.config import load_config
 from pipelines.config.pipeline_config import config_schema
+from tests.campaigns import CAMPAIGNS, table
 
 pytestmark = pytest.mark.light
 
@@ -55,7 +56,7 @@ TEXTS = {
     ("docs/serving.md", "docker run"): "needs TensorFlow Serving's server, which is in no package index",
     ("docs/deltas.md", "openssl rand"): "a shell variable",
     ("docs/deltas.md", "POST /v1"): "a request; tests/deltas sends it",
-    ("docs/serving.md", "examples/kserve/predictor.py"): "tests/servers/test_kserve.py starts it in `make servers`",
+    ("docs/serving.md", "examples/kserve/predictor.py"): "tests/servers/test_kserve.py starts it in the campaign `servers`",
     ("docs/shadow.md", "logging_config"): "a configuration of TensorFlow Serving's server",
     ("docs/tutorial.md", "pip install"): "make release-check installs the wheel",
 }
@@ -140,7 +141,7 @@ COMMANDS = [(block, line) for block in BLOCKS for line in commands_of(block.text
 
 @pytest.mark.parametrize(("block", "line"), COMMANDS, ids=[f"{b.page}:{b.line} {line[:40]}" for b, line in COMMANDS])
 def test_command_and_its_options_exist(block, line):
-    """The group, the command and each option; `make pages` runs them all."""
+    """The group, the command and each option; the campaign `pages` runs them all."""
     command = COMMAND_LINE
     for word in line.split():
         if not hasattr(command, "commands"):
@@ -160,11 +161,24 @@ def test_page_of_commands_says_which_install_has_each():
     assert set(COMMAND_LINE.commands) - set(re.findall(r"`([a-z-]+)`", table)) == set()
 
 
+def test_contributing_lists_the_campaigns():
+    assert table() in (ROOT / "CONTRIBUTING.md").read_text(), "write what `tests.campaigns.table()` returns"
+
+
+@pytest.mark.skipif(not all(map(is_installed, ROOMS)), reason="an optional room is not installed")
+@pytest.mark.parametrize("name", CAMPAIGNS)
+def test_files_of_a_campaign_exist(name):
+    paths = [word for word in CAMPAIGNS[name].commands.split() if word.startswith("tests/")]
+    assert paths
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
 def test_make_targets_exist():
     targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
-    lines = [line for block in BLOCKS for line in re.findall(r"(?m)^make ([a-z-]+)", block.text)]
+    lines = [line for block in BLOCKS for line in re.findall(r"(?m)^make ([a-z-]+)(?: NAME=([a-z-]+))?", block.text)]
     assert len(lines) > 10
-    assert set(lines) <= targets
+    assert {target for target, _ in lines} <= targets
+    assert {campaign for _, campaign in lines if campaign} <= set(CAMPAIGNS)
 
 
 def test_scripts_exist():

@@ -1,6 +1,7 @@
 """Runs every command of README and docs, and the Python of the pages about serving, as a reader would.
 
-`make pages` runs them with the checkout, `make release-check` from the installed wheel, whose Python is RELEASE_PYTHON.
+The campaign `pages` runs them with the checkout, `make release-check` from the installed wheel, whose Python is
+RELEASE_PYTHON.
 """
 
 import os
@@ -21,7 +22,7 @@ from reader import CONFIG, Reader, artifacts_of, commands_of_page, write_day
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
-COMPILER = "--compiler tpu"  # needs TPU_COMPILER_PYTHON; `make tpu-tests` compiles every example
+COMPILER = "--compiler tpu"  # needs TPU_COMPILER_PYTHON; the campaign `tpu-compiler` compiles every example
 SPANS = "data.spans.first=2026-01-14"
 CHECKPOINTS = "runs/my_config/artifacts/CheckpointRetriever/embedding_checkpoint"
 CONFIGS = "runs/my_config/artifacts/TableConfigGen/table_configs"

@@ -74,7 +74,7 @@ def test_later_run_reads_a_window_and_goes_on_from_the_last_run(tmp_path):
 @pytest.mark.timeout(7200)
 @pytest.mark.skipif(not SHARED.exists(), reason="the data is not here")
 def test_page_of_the_days_says_what_the_store_says(tmp_path):
-    """Runs the first $DAYS days; days that are in the folder $DAILY, made by `make daily`, are not run again."""
+    """Runs the first $DAYS days; days that are in the folder $DAILY, made by `daily_runs.py`, are not run again."""
     from pipelines.lineage.graph import newest_artifact, open_store
     from tests.pipelines.lineage_check import check_page
 

@@ -1,8 +1,8 @@
 """Tests that the oldest and the newest supported TensorFlow read each other's files and train the same values.
 
-The environment variable NEWEST is the path of a Python with the newest version; `make interchange` sets it. Without it,
-only one test runs: the installed version reads `written_by_newest`. The newest version wrote that folder with
-`exchange.py write`; the folder keeps only the files of PARTS.
+The environment variable NEWEST is the path of a Python with the newest version; the campaign `interchange` sets it.
+Without it, only one test runs: the installed version reads `written_by_newest`. The newest version wrote that folder
+with `exchange.py write`; the folder keeps only the files of PARTS.
 """
 
 import os

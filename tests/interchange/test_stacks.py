@@ -1,7 +1,8 @@
 """Tests that a work_dir which one stack wrote is continued by the other: two days, on each pair of TFX 1.16 and 1.21.
 
 The environment variable OTHER_STACK is a command that starts the other stack's Python in a checkout of this project,
-and sees the folder SHARED under the same path, because ML Metadata holds absolute paths. `make interchange` sets it.
+and sees the folder SHARED under the same path, because ML Metadata holds absolute paths. The campaign
+`interchange` sets it.
 """
 
 import csv

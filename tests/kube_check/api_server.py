@@ -1,6 +1,6 @@
 """Starts etcd and Kubernetes' API server on loopback in a temporary folder, and asks it to judge manifests; for tests.
 
-`make kube-api-server` builds both programs. There is no scheduler and no kubelet: nothing is ever started.
+The campaign `kube-check` builds both programs. There is no scheduler and no kubelet: nothing is ever started.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Writes `schemas.json`: the parts of Kubernetes' OpenAPI schemas that the project's manifests need, one JSON Schema.
 
-    make kube-schemas
+    uv run --no-project --with kubernetes-validate==1.37.0 python tests/kube_check/reduce_schemas.py
 
 The source is the package kubernetes-validate 1.37.0, which has the schemas of Kubernetes 1.37 (Apache-2.0) with unknown
 keys refused. Descriptions are left out. The package has 111 MB, and the file that is kept less than 100 KB.

@@ -1,4 +1,4 @@
-"""Tests every manifest with Kubernetes' own API server (`make kube-check`): server-side dry run."""
+"""Tests every manifest with Kubernetes' own API server (campaign `kube-check`): server-side dry run."""
 
 import copy
 import functools
@@ -14,7 +14,9 @@ from tests.kube_check.manifests import COMPILED, golden_documents, pods_of, slic
 
 pytestmark = [
     pytest.mark.light,
-    pytest.mark.skipif(not (FOLDER / ".ready").exists(), reason="no kube-apiserver: make kube-check (builds it once)"),
+    pytest.mark.skipif(
+        not (FOLDER / ".ready").exists(), reason="no kube-apiserver: make campaign NAME=kube-check (builds it once)"
+    ),
 ]
 ROOT = Path(__file__).parents[2]
 BUCKET = [

@@ -1,6 +1,6 @@
 """Tests all manifests against the published schemas of Kubernetes and of Kubeflow Pipelines, kept beside this file.
 
-`make kube-check` asks a Kubernetes API server, which knows more rules than a schema can say.
+The campaign `kube-check` asks a Kubernetes API server, which knows more rules than a schema can say.
 """
 
 import copy

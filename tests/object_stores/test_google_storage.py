@@ -1,6 +1,6 @@
 """Pushes, checkpoints and a whole run at gs:// addresses: TensorFlow's own client before fake-gcs-server.
 
-`make object-stores` installs the server, and runs all of it.
+The campaign `object-stores` installs the server, and runs all of it.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The campaign of `make parameter-server`: seeds, kills, rows per second, and a whole pipeline on a cluster."""
+"""The campaign `parameter-server`: seeds, kills, rows per second, and a whole pipeline on a cluster."""
 
 import json
 import os

@@ -4,7 +4,10 @@ import pytest
 
 from tests.parameter_server import clusters
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # `make parameter-server`: a cluster takes a minute of CPU
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]  # the campaign `parameter-server`: a cluster takes a minute of CPU
 
 
 @pytest.fixture(scope="module")

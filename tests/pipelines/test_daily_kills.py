@@ -22,7 +22,7 @@ def days(folder, kills, seed, command="run"):
 
 @pytest.mark.parametrize("command", ["run", "follow"])
 def test_killed_days_end_with_the_tables_of_undisturbed_ones(tmp_path, command):
-    """The environment variables KILLS and SEED change the number and times of kills; `make daily-kills` has 40.
+    """The environment variables KILLS and SEED change the number and times of kills; the campaign `daily-kills` has 40.
 
     A day that `follow` has finished cannot be killed any more, so it may be killed less often.
     """

@@ -390,7 +390,7 @@ def test_every_link_and_figure_of_the_lineage_page_is_the_stores(runs, warm_run,
     read = check_page(page.read_text(), store, pushed)
     assert len(read.tables["From run to run"]) == 2 + 2
     missing = components_in(pictures.drawing(page.read_text())) - components_in(PICTURE.read_text())
-    assert missing == set(), "run: make pictures"
+    assert missing == set(), "run `tfx-embeddings lineage CONFIG --html PAGE` and `python docs/pictures.py PAGE`"
     assert "AUC on the eval split" in pictures.charts(page.read_text())
 
 

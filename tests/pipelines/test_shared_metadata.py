@@ -1,6 +1,6 @@
 """Tests that a store which pipelines share, SQLite's or MariaDB's, stays consistent if runs are killed at random times.
 
-`make shared-metadata` runs only this test.
+The campaign `shared-metadata` runs only this test.
 """
 
 import json

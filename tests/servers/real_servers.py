@@ -1,6 +1,6 @@
 """Starts the model servers of the environment `.servers` on loopback, and ends them; for tests.
 
-`make servers-environment` makes the environment from `requirements.txt` beside this file.
+The campaign `servers` makes the environment from `requirements.txt` beside this file.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 ENVIRONMENT = HERE.parents[1] / ".servers"
 PYTHON = ENVIRONMENT / "bin/python"
 NEEDS_SERVERS = pytest.mark.skipif(
-    not (ENVIRONMENT / ".ready").exists(), reason="no model servers: make servers-environment (1.5 GB)"
+    not (ENVIRONMENT / ".ready").exists(), reason="no model servers: make campaign NAME=servers (1.5 GB)"
 )
 # A server of the tests talks to nobody else, and sees no GPU.
 QUIET = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2", "NO_PROXY": "*"}

@@ -17,8 +17,8 @@ _spec.loader.exec_module(record)
 
 def test_counts_of_the_docs_are_those_of_the_last_run():
     page = record.PAGE.read_text(encoding="utf-8")
-    assert record.table() in page, "run `make tf-tests`, which writes them"
-    assert record.table_of_sparse_cores() in page, "run `make tf-tests`, which writes them"
+    assert record.table() in page, "run the campaign `tf-tests`, which writes them"
+    assert record.table_of_sparse_cores() in page, "run the campaign `tf-tests`, which writes them"
 
 
 @pytest.mark.skipif(not all(map(is_installed, ROOMS)), reason="an optional room is not installed")
@@ -26,7 +26,7 @@ def test_counts_of_the_docs_are_those_of_the_last_run():
 def test_last_run_was_of_these_engines():
     """A change of the engines may change how many of TensorFlow's tests pass."""
     recorded = json.loads(record.RECORD.read_text(encoding="utf-8"))["engines"]
-    assert recorded == record.engines_digest(), "run `make tf-tests TF_TESTS=<checkout of TensorFlow>`"
+    assert recorded == record.engines_digest(), "run `make campaign NAME=tf-tests TF_TESTS=<checkout of TensorFlow>`"
 
 
 def test_comments_and_docstrings_are_not_code(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Compiles the examples, and compares what was compiled with golden files, which `make golden` rewrites."""
+"""Compiles the examples, and compares what was compiled with golden files, which REFRESH_GOLDEN=1 rewrites."""
 
 import os
 import re
@@ -35,7 +35,9 @@ def assert_golden(documents, golden, folder):
     if os.environ.get("REFRESH_GOLDEN"):
         golden.write_text(text)
     assert list(yaml.safe_load_all(text))
-    assert text == golden.read_text(), "`make golden` writes the files anew"
+    assert text == golden.read_text(), (
+        "`REFRESH_GOLDEN=1 .venv/bin/pytest tests/pipelines -k golden` writes the files again"
+    )
 
 
 def assert_specification_of_kfp(document):

@@ -1,4 +1,4 @@
-"""Tests compiled pipelines against golden files, which `make golden` rewrites, and the rules that each must satisfy."""
+"""Tests compiled pipelines against golden files, which REFRESH_GOLDEN=1 rewrites, and the rules of each."""
 
 import json
 import re

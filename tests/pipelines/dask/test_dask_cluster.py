@@ -1,6 +1,6 @@
 """Runs Beam's components, and the whole demo, on a Dask cluster of three processes; kills a worker midway.
 
-`make dask` runs only this test and the short ones of Dask.
+The campaign `dask` runs only this test and the short ones of Dask.
 """
 
 import filecmp

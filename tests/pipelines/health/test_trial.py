@@ -1,7 +1,8 @@
 """Tries the health gate on trained tables: healthy daily runs must pass, sicknesses planted into their tables must not.
 
-`make health` runs it with Online Retail (DATA), and writes the table of docs/health.md. The default bounds were chosen
-on other runs: April 2011 of Online Retail, seed 1 of the made-up rows, and the first 13 later runs of the taxi trips.
+The campaign `health` runs it with Online Retail (DATA), and writes the table of docs/health.md. The default bounds were
+chosen on other runs: April 2011 of Online Retail, seed 1 of the made-up rows, and the first 13 later runs of the taxi
+trips.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Runs the projects that `tfx-embeddings init` and `tfx template copy` write to the push, in `make notebook`."""
+"""Runs the projects that `tfx-embeddings init` and `tfx template copy` write to the push (campaign `notebook`)."""
 
 import re
 import subprocess

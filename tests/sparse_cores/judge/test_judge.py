@@ -1,6 +1,7 @@
 """The limits before the C++ of jax-tpu-embedding 0.2.0, which runs in an environment of its own (`judge.py`).
 
-`verdicts.json` holds what that C++ saw in the drawn cases; `make sparsecore-judge` runs it again and writes the file.
+`verdicts.json` holds what that C++ saw in the drawn cases; the campaign `sparsecore-judge` runs it again and writes
+the file.
 """
 
 import importlib.util
@@ -19,7 +20,7 @@ _VERDICTS = _HERE / "verdicts.json"
 _MOST = 1.05  # a limit of all batches, divided by what the C++ saw
 _KEYS = ("max_ids_per_partition", "max_unique_ids_per_partition", "required_buffer_size_per_sc")
 _needs_judge = pytest.mark.skipif(
-    not _PYTHON.exists(), reason=f"there is no {_PYTHON}: `make sparsecore-judge` makes the environment"
+    not _PYTHON.exists(), reason=f"there is no {_PYTHON}: the campaign `sparsecore-judge` makes the environment"
 )
 _needs_compiler = pytest.mark.skipif(
     _COMPILER is None, reason="there is no compiler for SparseCores: `make sparsecore-compiler` makes its environment"
