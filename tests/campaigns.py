@@ -160,6 +160,7 @@ CAMPAIGNS = {
         "without any of the optional rooms, the checks, the fast tests and the demo pass",
         "tests/removable.py",
         40,
+        needs='`ROOMS="deltas shadow"` for some of them',
     ),
     "tpu-compiler": Campaign(
         "every example compiles for every generation with Google's TPU compiler, and planted mistakes do not",

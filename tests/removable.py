@@ -1,10 +1,10 @@
 """Takes each optional room away in a copy of the checkout, and runs the checks, the fast tests and the demo there.
 
-    python tests/removable.py [ROOM...]
-
+The environment variable ROOMS names some of them.
 A room's tests are in `tests/<package>/<room>` and `tests/<room>`, or have the marker `room`.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -59,4 +59,4 @@ def main(rooms):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ROOMS)
+    main(os.environ.get("ROOMS", "").split() or ROOMS)
