@@ -145,9 +145,11 @@ CAMPAIGNS = {
     "wheel": Campaign("the wheel runs in an empty environment of each Python", f"{PYTEST} tests/test_wheel.py", 0),
     "matrix": Campaign(
         "the core's tests on each pair of Python and TensorFlow",
-        "\n".join(f"{folder}/bin/pytest {_CORE}" for folder in _MATRIX),
+        "\n".join(f"{folder}/bin/pytest {_CORE}" for folder in _MATRIX)
+        + f"\n{_MATRIX[-1]}/bin/pytest -rPs -m slow -k 2x2 tests/tf_tests",
         25,
         makes=tuple(f"{folder}/.ready" for folder in _MATRIX),
+        needs="`TF_TESTS=<checkout of TensorFlow>` for its tests on the newest pair",
     ),
     "interchange": Campaign(
         "the oldest and the newest pair read each other's files; each TFX continues the other's work_dir",

@@ -56,7 +56,7 @@ TEXTS = {
     ("docs/serving.md", "docker run"): "needs TensorFlow Serving's server, which is in no package index",
     ("docs/deltas.md", "openssl rand"): "a shell variable",
     ("docs/deltas.md", "POST /v1"): "a request; tests/deltas sends it",
-    ("docs/serving.md", "examples/kserve/predictor.py"): "tests/servers/test_kserve.py starts it in the campaign `servers`",
+    ("docs/serving.md", "examples/kserve/predictor.py"): "tests/servers/test_kserve.py starts it, by the campaign",
     ("docs/shadow.md", "logging_config"): "a configuration of TensorFlow Serving's server",
     ("docs/tutorial.md", "pip install"): "make release-check installs the wheel",
 }
