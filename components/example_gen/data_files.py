@@ -213,15 +213,15 @@ def escaped(path: str) -> str:
     return glob.escape(path.replace("\\", "\\\\"))
 
 
-class Found(NamedTuple):
+class DataFiles(NamedTuple):
     """The files to read and the matching files that are ignored, both sorted, and the spans without a file."""
 
     files: list[str]
     ignored: list[str]
-    gaps: Gaps = Gaps(0, ())
+    gaps: Gaps
 
 
-def find_files(input_base: str, pattern: str, data_format: str | None, spans: PatternSpans | None) -> Found:
+def find_files(input_base: str, pattern: str, data_format: str | None, spans: PatternSpans | None) -> DataFiles:
     """Find the files that match, sorted by span and name.
 
     A glob ignores files whose names start with "_" or ".", which other programs use as markers. If the file name in
@@ -230,15 +230,15 @@ def find_files(input_base: str, pattern: str, data_format: str | None, spans: Pa
 
     Args:
       input_base: the folder of the data, taken literally.
-      pattern: glob of the files below it.
+      pattern: glob of the files below it; may have the placeholders of spans.
       data_format: format of the files to take if the file name in `pattern` is "*"; None takes all known formats.
       spans: the spans to read; None reads all files that match.
 
     Raises:
       DataError: the folder does not exist, or no file matches.
     """
-    full = posixpath.join(input_base, pattern)
-    with reading(full):
+    pattern = without_spans(pattern)
+    with reading(posixpath.join(input_base, pattern)):
         matches = sorted(_matching(input_base, pattern))
     files = [path for path in matches if _is_meant(posixpath.basename(path), posixpath.basename(pattern))]
     if posixpath.basename(pattern) == "*":
@@ -251,7 +251,7 @@ def find_files(input_base: str, pattern: str, data_format: str | None, spans: Pa
         files = [path for _, path in spanned]
     if not files:
         raise DataError(_no_match(input_base, pattern, matches, spans))
-    return Found(files, ignored, Gaps(0, ()) if spans is None else spans.gaps({span for span, _ in spanned}))
+    return DataFiles(files, ignored, Gaps() if spans is None else spans.gaps({span for span, _ in spanned}))
 
 
 def check_gaps(gaps: Gaps, spans: PatternSpans | None, data: str) -> None:
@@ -421,21 +421,19 @@ class Piece:
         return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
-def find_pieces(files: Sequence[str], input_base: str, settings: Settings) -> list[Piece]:
+def find_pieces(files: Sequence[str], input_base: str, spans: PatternSpans | None) -> list[Piece]:
     """Group the files into pieces: one per span, in order, or one per file without spans.
 
     Args:
       files: paths that `find_files` returned.
       input_base: the folder of the data.
-      settings: settings of ExampleGen.
+      spans: the spans that are read; None if the pattern has none.
     """
-    if settings.spans is None:
+    if spans is None:
         return [_piece(None, path, (path,)) for path in files]
-    source = posixpath.join(input_base, settings.spans.pattern)
-    dated = sorted(span_numbers(files, input_base, settings.spans))
-    grouped = itertools.groupby(dated, key=lambda one: one[0])
-    by_name = [(settings.spans.name_of(span), tuple(path for _, path in members)) for span, members in grouped]
-    return [_piece(span, source, paths) for span, paths in by_name]
+    source = posixpath.join(input_base, spans.pattern)
+    grouped = itertools.groupby(span_numbers(files, input_base, spans), key=lambda item: item[0])
+    return [_piece(spans.name_of(span), source, tuple(path for _, path in members)) for span, members in grouped]
 
 
 def _piece(span: Span | None, source: str, paths: tuple[str, ...]) -> Piece:

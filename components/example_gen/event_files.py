@@ -50,11 +50,11 @@ def event_tables(rows: Iterable[Rows], histories: Histories, first: int, tally: 
       first: number of the first row, in the order of the data.
       tally: counts the rows that wait for their histories.
     """
-    for one in (row for row in rows if len(row.sides)):
-        tally.waiting += len(one.sides)
+    for batch in rows:
+        tally.waiting += len(batch.sides)
         if not tally.kinds_differ:
-            yield _event_table(one, histories, first)
-        first += len(one.sides)
+            yield _event_table(batch, histories, first)
+        first += len(batch.sides)
 
 
 def _event_table(rows: Rows, histories: Histories, first: int) -> pa.Table:

@@ -5,12 +5,12 @@ With histories it works in two steps: it partitions the events by user, and turn
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import json
 import posixpath
 import uuid
-from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 import apache_beam as beam
 from google.protobuf import json_format
@@ -70,19 +70,20 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
         staging = posixpath.join(examples.uri, f".staging-{uuid.uuid4().hex}")
         fileio.makedirs(staging)
         try:
-            found = find_pieces(data.files, input_base, settings)
+            pieces = find_pieces(data.files, input_base, settings.spans)
             named = posixpath.join(input_base, pattern)
             if settings.spans is not None:
-                named = f"{named} ({describe_pieces(found)})"
+                named = f"{named} ({describe_pieces(pieces)})"
             parts = 0 if settings.histories is None else number_of_parts(unpacked_bytes(data.files))
-            work = _Work(properties[keys.DATA_FORMAT], settings.to_json(), staging, parts)
-            groups = self._in_parallel(_Ingest(work), group_files(data.files), staging)
+            read = functools.partial(_read_group, settings.to_json(), properties[keys.DATA_FORMAT], staging, parts)
+            groups = self._in_parallel("Ingest", read, group_files(data.files), staging)
             tally = sum_of(Tally.from_json(group["tally"]) for group in groups)
             digests = {path: digest for group in groups for path, digest in group["sha256"].items()}
             if parts:
                 tally.check(settings, named)
                 files = [name for group in groups for name in group["events"]]
-                made = self._in_parallel(_MakeHistories(work), [files] * parts, staging)
+                make = functools.partial(_make_histories, settings.to_json(), staging)
+                made = self._in_parallel("MakeHistories", make, [files] * parts, staging)
                 tally.add(sum_of(Tally.from_json(part["tally"]) for part in made))
             tally.check(settings, named)
             _publish(tally, staging, examples)
@@ -94,16 +95,16 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
         if not settings.passthrough:  # passthrough keeps NaNs, which summaries count as missing
             fact = summaries_to_json(tally.kept, _shown_summaries(tally, settings))
             examples.set_string_custom_property(COLUMNS_FACT, fact)
-        pieces = pieces_fact(found, properties[keys.SETTINGS], digests)
-        examples.set_string_custom_property(keys.DATA_FACT, json.dumps(pieces))
+        fact_of_data = pieces_fact(pieces, properties[keys.SETTINGS], digests)
+        examples.set_string_custom_property(keys.DATA_FACT, json.dumps(fact_of_data))
         execution.files_read.extend({"path": path, "size": size_of(path)} for path in data.files)
 
-    def _in_parallel(self, work: _Step, elements: Sequence[Sequence[str]], staging: str) -> list[Json]:
+    def _in_parallel(self, step: str, work: _Work, elements: Sequence[Sequence[str]], staging: str) -> list[Json]:
         """Do a step of the work for each element; return the results in order."""
         with self._make_beam_pipeline() as pipeline:
             numbered = pipeline | "Elements" >> beam.Create(list(enumerate(elements)))
-            _ = numbered | beam.Reshuffle() | type(work).__name__.strip("_") >> beam.ParDo(work)
-        return [_result(staging, work.NAME, number) for number in range(len(elements))]
+            _ = numbered | beam.Reshuffle() | step >> beam.ParDo(_Step(step, work, staging))
+        return [_result(staging, step, number) for number in range(len(elements))]
 
 
 def _shown_summaries(tally: Tally, settings: Settings) -> Summaries:
@@ -143,14 +144,8 @@ def _bound(text: str) -> str | int | None:
     return int(text) if text.isdigit() else text or None
 
 
-@dataclasses.dataclass(frozen=True)
-class _Work:
-    """What every worker needs: the settings as JSON, so that runners can send them, and the number of parts."""
-
-    data_format: str
-    settings: str
-    staging: str
-    parts: int
+_Work: TypeAlias = Callable[[int, Sequence[str]], Json]
+"""The work for one element, given its number and its names of files; it returns JSON values."""
 
 
 class _Step(beam.DoFn):
@@ -159,23 +154,19 @@ class _Step(beam.DoFn):
     An error in the data is not raised within Beam, because a runner would retry, and wrap the message in its own.
     """
 
-    NAME: ClassVar[str]
-
-    def __init__(self, work: _Work) -> None:
+    def __init__(self, step: str, work: _Work, staging: str) -> None:
         super().__init__()
-        self.work = work
-
-    def result(self, number: int, files: Sequence[str]) -> Json:
-        """Do the work for one element."""
-        raise NotImplementedError
+        self._step = step
+        self._work = work
+        self._staging = staging
 
     def process(self, element: tuple[int, Sequence[str]]) -> Iterator[None]:
         number, files = element
         try:
-            result = self.result(number, files)
+            result = self._work(number, files)
         except EmbeddingError as error:
             result = {"error": str(error)}
-        path = _result_path(self.work.staging, self.NAME, number)
+        path = _result_path(self._staging, self._step, number)
         attempt = f"{path}-{uuid.uuid4().hex}"
         with fileio.open(attempt, "w") as file:
             file.write(json.dumps(result))
@@ -183,37 +174,41 @@ class _Step(beam.DoFn):
         yield from ()
 
 
-class _Ingest(_Step):
-    """Reads one group of files; writes shards of examples, or, if these need histories, files of events."""
+def _read_group(
+    settings_json: str, data_format: str, staging: str, parts: int, number: int, files: Sequence[str]
+) -> Json:
+    """Read one group of files; write shards of examples, or, if these need histories, files of events.
 
-    NAME = "group"
+    Args:
+      settings_json: the settings as JSON, which runners can send.
+      data_format: format of the files.
+      staging: folder of what is written.
+      parts: number of parts of the events.
+      number: number of the group.
+      files: the files.
 
-    def result(self, number: int, files: Sequence[str]) -> Json:
-        """Read the files; return the counts, the digest of each file, and the names of the files of events."""
-        work, settings = self.work, Settings.from_json(self.work.settings)
-        events: list[str] = []
-        if settings.histories is None:
-            tally = ingest(files, number, work.data_format, settings, work.staging)
-        else:
-            tally = Tally(filtered=[0] * len(settings.conditions))
-            rows = read_rows(files, work.data_format, settings, tally)
-            events = write_events(rows, number, settings.histories, work.staging, work.parts, tally)
-        digests = {path: file_digest(path)["sha256"] for path in files}
-        return {"tally": tally.to_json(), "sha256": digests, "events": events}
+    Returns:
+      The counts, the digest of each file, and the names of the files of events.
+    """
+    settings = Settings.from_json(settings_json)
+    events: list[str] = []
+    if settings.histories is None:
+        tally = ingest(files, number, data_format, settings, staging)
+    else:
+        tally = Tally(filtered=[0] * len(settings.conditions))
+        rows = read_rows(files, data_format, settings, tally)
+        events = write_events(rows, number, settings.histories, staging, parts, tally)
+    digests = {path: file_digest(path)["sha256"] for path in files}
+    return {"tally": tally.to_json(), "sha256": digests, "events": events}
 
 
-class _MakeHistories(_Step):
-    """Reads one part of the events, makes the histories of its users, and writes shards of examples."""
-
-    NAME = "part"
-
-    def result(self, number: int, files: Sequence[str]) -> Json:
-        """Read the part; return the counts."""
-        settings = Settings.from_json(self.work.settings)
-        table = read_part(self.work.staging, files, number)
-        if table is None or settings.histories is None:
-            return {"tally": Tally(filtered=[0] * len(settings.conditions)).to_json()}
-        return {"tally": write_histories(table, number, settings, settings.histories, self.work.staging).to_json()}
+def _make_histories(settings_json: str, staging: str, number: int, files: Sequence[str]) -> Json:
+    """Read one part of the events, make the histories of its users, and write shards of examples; return the counts."""
+    settings = Settings.from_json(settings_json)
+    table = read_part(staging, files, number)
+    if table is None or settings.histories is None:
+        return {"tally": Tally(filtered=[0] * len(settings.conditions)).to_json()}
+    return {"tally": write_histories(table, number, settings, settings.histories, staging).to_json()}
 
 
 def _result_path(staging: str, step: str, number: int) -> str:

@@ -11,16 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from components.example_gen.event_files import FRACTION, REMEMBERED, SIDE, TIE, UNIT, USER, WHOLE, column
-from components.example_gen.ingest import Shards, write_rows
+from components.example_gen.ingest import Shards
 from components.example_gen.prepared_rows import moments
 from components.example_gen.row_selection import SplitLeaveOneOut
 from components.example_gen.rows import Mask
 from components.example_gen.settings import Histories, Settings
-from components.example_gen.splits import SPLITS
+from components.example_gen.splits import SPLITS, Sides
 from components.example_gen.tally import Tally
 
 _Positions: TypeAlias = npt.NDArray[np.int64]
-_Sides: TypeAlias = npt.NDArray[np.int8]
 
 _SLICE = 16_384  # rows whose histories are in memory at once
 _TRAIN, _EVAL = map(SPLITS.index, ("train", "eval"))
@@ -69,21 +68,15 @@ def write_histories(table: pa.Table, part: int, settings: Settings, histories: H
     tally = Tally(filtered=[0] * len(settings.conditions))
     shards = Shards(folder, part, settings.seed, tally.shards)
     for columns, sides in rows_with_histories(table, settings, histories, part, tally):
-        write_rows(columns, sides, tally, shards)
+        tally.add_rows(columns, sides)
+        shards.add(columns, sides)
     shards.flush()
     return tally
 
 
-def count_histories(table: pa.Table, settings: Settings, histories: Histories, tally: Tally) -> None:
-    """Count rows as `write_histories` does, but write nothing; the table must have fewer rows than a shard."""
-    unwritten = Shards("", 0, 0, tally.shards)
-    for columns, sides in rows_with_histories(table, settings, histories, 0, tally):
-        write_rows(columns, sides, tally, unwritten)
-
-
 def rows_with_histories(
     table: pa.Table, settings: Settings, histories: Histories, part: int, tally: Tally
-) -> Iterator[tuple[Mapping[str, pa.Array], _Sides]]:
+) -> Iterator[tuple[Mapping[str, pa.Array], Sides]]:
     """Yield the rows of both splits with their histories, some at a time, in an order drawn from the seed.
 
     Args:
@@ -145,14 +138,14 @@ def _groups(starts: Mask) -> tuple[_Positions, _Positions]:
     return firsts[group], np.append(firsts[1:], len(starts))[group]
 
 
-def leave_one_out(timeline: Timeline, split: SplitLeaveOneOut) -> _Sides:
+def leave_one_out(timeline: Timeline, split: SplitLeaveOneOut) -> Sides:
     """Return the split of each row, in order of users and times, as a position in `SPLITS`, or -1 for neither."""
     after = timeline.last - 1 - np.arange(len(timeline.order))
     held_out = 0 if split.held_out == "last" else 1
     return np.where(after == held_out, _EVAL, np.where(after > held_out + split.gap, _TRAIN, -1)).astype(np.int8)
 
 
-def windows_of(timeline: Timeline, sides: _Sides, listed: Mask, max_length: int) -> Windows:
+def windows_of(timeline: Timeline, sides: Sides, listed: Mask, max_length: int) -> Windows:
     """Find the history of each row: the latest events that it may see.
 
     A row for training sees events of the train split only, so that no history for training holds a row that the model

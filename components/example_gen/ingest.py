@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import posixpath
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from components.column_summary import ColumnSummary
 from components.example_gen.encoding import examples
-from components.example_gen.prepared_rows import Rows, prepared, read_rows
-from components.example_gen.rows import Batch, summary_of
+from components.example_gen.prepared_rows import read_rows
 from components.example_gen.settings import Settings
-from components.example_gen.splits import SPLITS
+from components.example_gen.splits import SPLITS, Sides
 from components.example_gen.tally import Tally
 
 # Writes rows as shards of examples: gzipped TFRecord files in an order drawn from the seed.
@@ -44,13 +41,21 @@ class Shards:
         self._attempt = uuid.uuid4().hex
         self._rows: dict[str, list[bytes]] = {split: [] for split in SPLITS}
 
-    def add(self, split: str, rows: Sequence[bytes]) -> None:
-        """Add serialized examples to a split."""
-        waiting = self._rows[split]
-        waiting.extend(rows)
-        while len(waiting) >= _SHARD_ROWS:
-            self._write(split, waiting[:_SHARD_ROWS])
-            del waiting[:_SHARD_ROWS]
+    def add(self, columns: Mapping[str, pa.Array], sides: Sides, records: Sequence[bytes] | None = None) -> None:
+        """Add rows to their splits.
+
+        Args:
+          columns: the columns of the examples.
+          sides: the split of each row, as a position in `SPLITS`.
+          records: the serialized examples; None encodes the columns.
+        """
+        rows = examples(columns) if records is None else records
+        for position, split in enumerate(SPLITS):
+            waiting = self._rows[split]
+            waiting.extend(rows[row] for row in np.flatnonzero(sides == position).tolist())
+            while len(waiting) >= _SHARD_ROWS:
+                self._write(split, waiting[:_SHARD_ROWS])
+                del waiting[:_SHARD_ROWS]
 
     def flush(self) -> None:
         """Write the rows that are left."""
@@ -91,57 +96,9 @@ def ingest(files: Sequence[str], group: int, data_format: str, settings: Setting
     tally = Tally(filtered=[0] * len(settings.conditions))
     shards = Shards(folder, group, settings.seed, tally.shards)
     for rows in read_rows(files, data_format, settings, tally):
-        _take_in(rows, settings, tally, shards)
+        tally.add_rows(rows.columns, rows.sides)
+        record = rows.batch.record if settings.passthrough else None
+        records = [record(row) for row in rows.batch.index.tolist()] if record else None
+        shards.add(rows.columns, rows.sides, records)
     shards.flush()
     return tally
-
-
-def count_rows(batches: Iterable[Batch], settings: Settings, tally: Tally) -> None:
-    """Count rows as `ingest` does, but write nothing; the batches must have fewer rows than a shard.
-
-    Args:
-      batches: the rows of one file.
-      settings: rows and columns to read.
-      tally: collects the counts.
-
-    Raises:
-      DataError: the data is not what the settings require.
-    """
-    unwritten = Shards("", 0, 0, tally.shards)
-    for rows in prepared(batches, settings, tally):
-        _take_in(rows, settings, tally, unwritten)
-
-
-def _take_in(rows: Rows, settings: Settings, tally: Tally, shards: Shards) -> None:
-    record = rows.batch.record if settings.passthrough else None
-    records = [record(row) for row in rows.batch.index.tolist()] if record else None
-    write_rows(rows.columns, rows.sides, tally, shards, records)
-
-
-def write_rows(
-    columns: Mapping[str, pa.Array],
-    sides: npt.NDArray[np.int8],
-    tally: Tally,
-    shards: Shards,
-    records: Sequence[bytes] | None = None,
-) -> None:
-    """Count rows and write them to the shards of their splits.
-
-    Args:
-      columns: the columns of the examples.
-      sides: the split of each row, as a position in `SPLITS`.
-      tally: collects the counts.
-      shards: writes the rows.
-      records: the serialized examples; None encodes the columns.
-    """
-    if not len(sides):
-        return
-    for name, column in columns.items():
-        for position, split in enumerate(SPLITS):
-            summary = tally.summaries[split].setdefault(name, ColumnSummary())
-            summary.add(summary_of(column, sides == position, known_to_differ=summary.only == ""))
-    rows = examples(columns) if records is None else records
-    for position, split in enumerate(SPLITS):
-        of_split = np.flatnonzero(sides == position).tolist()
-        tally.kept[split] += len(of_split)
-        shards.add(split, [rows[row] for row in of_split])

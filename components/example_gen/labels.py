@@ -49,19 +49,14 @@ def label_values(label: Label, batch: Batch, *, may_lack: bool = False) -> tuple
     first = _first(column)
     if label.kind == "multiclass":
         made, bad = _texts(label, _first(tokens(label.data_column, batch)))
-    elif label.kind == "binary":
-        made, bad = _with_nulls(*_classes(label, first, batch.decimal))
     else:
-        made, bad = _with_nulls(*_numbers(label, first, batch.decimal))
+        values, bad = (_classes if label.kind == "binary" else _numbers)(label, first, batch.decimal)
+        made = pa.array(values, pa.float32(), mask=np.isnan(values))
     if not may_lack:
         no_value = f"label column {label.column!r} has no value"
         missing = made.is_null().to_numpy(zero_copy_only=False)
         bad = {**{int(row): no_value for row in np.flatnonzero(missing)}, **bad}
     return made, {**bad, **reasons}
-
-
-def _with_nulls(values: npt.NDArray[Any], bad: dict[int, str]) -> tuple[pa.Array, dict[int, str]]:
-    return pa.array(values, pa.float32(), mask=np.isnan(values)), bad
 
 
 def _texts(label: Label, column: pa.Array) -> tuple[pa.Array, dict[int, str]]:

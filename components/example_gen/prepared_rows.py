@@ -27,7 +27,7 @@ from components.example_gen.rows import (
     values_per_row,
 )
 from components.example_gen.settings import Histories, Settings
-from components.example_gen.splits import assign_splits, filter_rows, meets
+from components.example_gen.splits import Sides, assign_splits, filter_rows, meets
 from components.example_gen.tally import Labels, Tally
 from components.example_gen.values import NOT_A_MOMENT, UNITS, Value, hiding_texts, instant, number
 from components.example_gen.whole_numbers import count_whole_numbers, keys_of, with_whole_numbers
@@ -213,7 +213,7 @@ class Rows(NamedTuple):
 
     batch: Batch
     columns: Mapping[str, pa.Array]
-    sides: npt.NDArray[np.int8]
+    sides: Sides
     events: Events | None
 
 
@@ -240,12 +240,13 @@ def read_rows(files: Sequence[str], data_format: str, settings: Settings, tally:
 
 
 def prepared(batches: Iterable[Batch], settings: Settings, tally: Tally) -> Iterator[Rows]:
-    """Yield the rows of each batch; see `read_rows`."""
+    """Yield the rows of each batch that has some left; see `read_rows`."""
     for batch in batches:
         whole = with_whole_numbers(batch, settings, tally.bad)
         with hiding_texts(settings.private):
             rows = _prepared(whole, settings, tally)
-        yield rows
+        if len(rows.sides):
+            yield rows
 
 
 def _prepared(batch: Batch, settings: Settings, tally: Tally) -> Rows:

@@ -361,16 +361,13 @@ def _contents(header: Sequence[str], rows: Sequence[list[str]], index: npt.NDArr
 # Reads the rows of Parquet files as batches of typed columns.
 
 
-def parquet_batches(
-    path: str, settings: Settings, bad: BadRows, first_rows: FirstRows | None = None
-) -> Iterator[Batch]:
-    """Yield batches of a Parquet file. `bad` is unused: damage cannot be limited to single rows.
+def parquet_batches(path: str, settings: Settings, first_rows: FirstRows | None = None) -> Iterator[Batch]:
+    """Yield batches of a Parquet file; it has no bad rows: damage cannot be limited to single rows.
 
     Raises:
       DataError: the file is empty or damaged, has too many columns, or a needed column is absent or of a type that no
         example can hold.
     """
-    del bad
     with opened_parquet(path) as file:
         names = file.schema_arrow.names
         check_columns(path, names, settings)
@@ -477,7 +474,7 @@ def read_batches(
     if data_format == "csv":
         yield from csv_batches(path, settings, bad, first)
     elif data_format == "parquet":
-        yield from parquet_batches(path, settings, bad, first)
+        yield from parquet_batches(path, settings, first)
     else:
         require_package("tfx_bsl", f"{path!r} is a TFRecord file: give CSV or Parquet, or for TFRecord files")
         from components.example_gen.tfrecord_rows import tfrecord_batches  # loads TFX's decoder

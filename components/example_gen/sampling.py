@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from components.example_gen.event_files import event_tables, joined
-from components.example_gen.histories import count_histories
-from components.example_gen.ingest import count_rows
+from components.example_gen.histories import rows_with_histories
 from components.example_gen.prepared_rows import prepared
 from components.example_gen.readers import opened_parquet, read_batches
 from components.example_gen.row_selection import Split, SplitByHash, SplitLeaveOneOut
@@ -127,11 +126,13 @@ def _counted(files: Sequence[str], data_format: str, settings: Settings, rows: i
         tally.files += 1
         batches = _first_rows(path, data_format, settings, tally.bad, rows)[0]
         if settings.histories is None:
-            count_rows(batches, settings, tally)
+            for rows_of_batch in prepared(batches, settings, tally):
+                tally.add_rows(rows_of_batch.columns, rows_of_batch.sides)
         else:
             tables += event_tables(prepared(batches, settings, tally), settings.histories, number * rows, tally)
     if settings.histories is not None and tables and not tally.kinds_differ:
-        count_histories(joined(tables), settings, settings.histories, tally)
+        for columns, sides in rows_with_histories(joined(tables), settings, settings.histories, 0, tally):
+            tally.add_rows(columns, sides)
     return tally
 
 

@@ -22,8 +22,8 @@ def is_dated(pattern: str) -> bool:
 class Gaps(NamedTuple):
     """The spans without a file: their number, and the first few of them as text."""
 
-    total: int
-    first: tuple[str, ...]
+    total: int = 0
+    first: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return ", ".join(self.first) + (", ..." if self.total > len(self.first) else "")

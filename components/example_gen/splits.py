@@ -16,13 +16,13 @@ from components.example_gen.settings import Settings
 from components.example_gen.values import Value, instant, number, same, text_of
 from components.example_gen.whole_numbers import keys_of
 
-_Sides: TypeAlias = npt.NDArray[np.int8]
+Sides: TypeAlias = npt.NDArray[np.int8]
 
 SPLITS = ("train", "eval")
 _NEITHER = -1
 
 
-def assign_splits(batch: Batch, settings: Settings, bad: BadRows) -> tuple[Batch, _Sides]:
+def assign_splits(batch: Batch, settings: Settings, bad: BadRows) -> tuple[Batch, Sides]:
     """Assign each row its split, as a position in `SPLITS`, or -1 for neither.
 
     Returns:
@@ -38,7 +38,7 @@ def assign_splits(batch: Batch, settings: Settings, bad: BadRows) -> tuple[Batch
     return _by_time(batch, split, bad)
 
 
-def _by_hash(batch: Batch, split: SplitByHash, seed: int, bad: BadRows) -> tuple[Batch, _Sides]:
+def _by_hash(batch: Batch, split: SplitByHash, seed: int, bad: BadRows) -> tuple[Batch, Sides]:
     if split.key is None:
         return batch, _sides(_shares(batch.content(batch.index), seed), split)
     keys, reasons = keys_of(batch.column(split.key), batch.decimal)
@@ -50,7 +50,7 @@ def _by_hash(batch: Batch, split: SplitByHash, seed: int, bad: BadRows) -> tuple
     return _without(batch, _sides(shares, split), f"{split.key!r}, the key of the split", reasons, bad)
 
 
-def _sides(shares: npt.NDArray[np.float64], split: SplitByHash) -> _Sides:
+def _sides(shares: npt.NDArray[np.float64], split: SplitByHash) -> Sides:
     return (shares < split.eval_fraction).astype(np.int8)
 
 
@@ -61,7 +61,7 @@ def _shares(contents: Sequence[bytes], seed: int) -> npt.NDArray[np.float64]:
     return (np.frombuffer(digests, dtype=">u8") >> np.uint64(11)).astype(np.float64) / float(1 << 53)
 
 
-def _by_column(batch: Batch, split: SplitByColumn) -> _Sides:
+def _by_column(batch: Batch, split: SplitByColumn) -> Sides:
     def side(value: Value) -> np.int8:
         for position, name in enumerate(SPLITS):
             if any(same(value, given, batch.decimal) for given in getattr(split, name)):
@@ -72,7 +72,7 @@ def _by_column(batch: Batch, split: SplitByColumn) -> _Sides:
     return sides
 
 
-def _by_time(batch: Batch, split: SplitByTime, bad: BadRows) -> tuple[Batch, _Sides]:
+def _by_time(batch: Batch, split: SplitByTime, bad: BadRows) -> tuple[Batch, Sides]:
     before = instant(split.before)
     column = batch.column(split.column)
     sides, reasons = map_values(column, lambda value: np.int8(instant(value) >= before), np.int8(_NEITHER))
@@ -81,9 +81,7 @@ def _by_time(batch: Batch, split: SplitByTime, bad: BadRows) -> tuple[Batch, _Si
     return _without(batch, sides, f"{split.column!r}, by which rows are split", reasons, bad)
 
 
-def _without(
-    batch: Batch, sides: _Sides, column: str, reasons: Mapping[int, str], bad: BadRows
-) -> tuple[Batch, _Sides]:
+def _without(batch: Batch, sides: Sides, column: str, reasons: Mapping[int, str], bad: BadRows) -> tuple[Batch, Sides]:
     """Set bad rows aside; return the others, and their splits."""
     if not reasons:
         return batch, sides

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
+import pyarrow as pa
+
 from components.column_summary import ColumnSummary, summaries_of_json
-from components.example_gen.rows import SHOWN, BadRows
+from components.example_gen.rows import SHOWN, BadRows, summary_of
 from components.example_gen.settings import Histories, Label, Settings
+from components.example_gen.splits import SPLITS, Sides
 from components.example_gen.values import DATE, NOT_A_MOMENT, stands_for_missing
 from embedding_core.errors import DataError, nearest
 from embedding_core.schema import Json
@@ -164,6 +167,20 @@ class Tally:
             self.labels.setdefault(name, Labels()).add_all(labels)
         for name, (plain, with_point) in other.numbered.items():
             self.add_numbered(name, plain, with_point)
+
+    def add_rows(self, columns: Mapping[str, pa.Array], sides: Sides) -> None:
+        """Count rows, and summarize their columns.
+
+        Args:
+          columns: the columns of the examples.
+          sides: the split of each row, as a position in `SPLITS`.
+        """
+        for position, split in enumerate(SPLITS):
+            chosen = sides == position
+            self.kept[split] += int(chosen.sum())
+            for name, column in columns.items():
+                summary = self.summaries[split].setdefault(name, ColumnSummary())
+                summary.add(summary_of(column, chosen, known_to_differ=summary.only == ""))
 
     def add_numbered(self, name: str, plain: int, with_point: int) -> None:
         """Count a column's values that are written as 3 and as 3.0."""

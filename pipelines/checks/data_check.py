@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from components.example_gen.data_files import find_files, without_spans
+from components.example_gen.data_files import find_files
 from components.example_gen.sampling import Column, Sample, sample
 from components.example_gen.settings import Label, Settings
 from components.example_gen.tally import Tally
@@ -53,7 +53,7 @@ def check_data(config: PipelineConfig, rows: int | None = None) -> DataCheck:
     settings = component_inputs.example_settings(config)
     base, pattern = data_location(config.data)
     data_format = component_inputs.data_format(config)
-    files = find_files(base, without_spans(pattern), data_format, settings.spans).files
+    files = find_files(base, pattern, data_format, settings.spans).files
     read = sample(files, data_format, settings, rows)
     problems = [*_absent(read, settings)]
     warnings = [*_column_warnings(config, read.columns)]

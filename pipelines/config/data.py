@@ -9,7 +9,7 @@ import os
 import re
 from typing import Literal
 
-from components.example_gen.data_files import Found, find_files, without_spans
+from components.example_gen.data_files import DataFiles, find_files
 from components.example_gen.settings import CsvFormat, DataFormat, Histories, Rate
 from components.example_gen.spans import Gaps, PatternSpans, Spans, is_dated
 from embedding_core.errors import ConfigError, DataError
@@ -60,7 +60,7 @@ class Data(CsvFormat):
         return any(part in self.path for part in ("{YYYY}", "{MM}", "{DD}", "{SPAN}"))
 
     @functools.cached_property
-    def found(self) -> Found:
+    def found(self) -> DataFiles:
         """The files, listed once; the path must be absolute and local.
 
         Raises:
@@ -68,7 +68,7 @@ class Data(CsvFormat):
         """
         base, pattern = data_location(self)
         try:
-            return find_files(base, without_spans(pattern), self.format, data_spans(self))
+            return find_files(base, pattern, self.format, data_spans(self))
         except DataError as error:
             spans_given = " in the spans asked for" if self.spans else ""
             raise NoFilesError(
@@ -127,7 +127,7 @@ def missing_spans(data: Data) -> Gaps:
     Raises:
       ConfigError: no file matches.
     """
-    return Gaps(0, ()) if is_remote(data.path) else data.found.gaps
+    return Gaps() if is_remote(data.path) else data.found.gaps
 
 
 def data_spans(data: Data) -> PatternSpans | None:

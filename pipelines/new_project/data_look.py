@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from components.example_gen.data_files import find_files, open_unpacked, reading, without_spans
+from components.example_gen.data_files import find_files, open_unpacked, reading
 from components.example_gen.readers import opened_parquet, read_batches
 from components.example_gen.rows import BadRows, FirstRows, UnsupportedTypeError, normal
 from components.example_gen.sampling import Column, sample
@@ -216,7 +216,7 @@ def _files(path: str) -> tuple[list[str], str]:
         check_address("`--data`", path)
     base, pattern = data_location(data)
     try:
-        files = find_files(base, without_spans(pattern), None, None).files
+        files = find_files(base, pattern, None, None).files
     except DataError as error:
         raise ConfigError(
             f"`--data` is {path!r}: there is no such file; give a file, a folder with files, or a glob."

@@ -14,7 +14,6 @@ from components.example_gen.data_files import (
     find_files,
     find_pieces,
     rows_digest,
-    without_spans,
 )
 from embedding_core.storage import file_digest
 from pipelines.config import PipelineConfig
@@ -77,9 +76,9 @@ def data_of_run(config: PipelineConfig) -> RunData:
     """Find the data that the configuration names, as ExampleGen finds it."""
     settings = component_inputs.example_settings(config)
     base, pattern = data_location(config.data)
-    files = find_files(base, without_spans(pattern), component_inputs.data_format(config), settings.spans).files
+    files = find_files(base, pattern, component_inputs.data_format(config), settings.spans).files
     rows = rows_digest(settings.to_json())
-    return RunData(rows, find_pieces(files, base, settings))
+    return RunData(rows, find_pieces(files, base, settings.spans))
 
 
 def trained_data(examples: Node | None) -> TrainedData | None:

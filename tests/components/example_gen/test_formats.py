@@ -292,6 +292,6 @@ def test_more_parquet_columns_than_the_bound_are_an_error(ingest, write_parquet,
 def test_long_parquet_rows_make_shorter_batches(write_parquet, tmp_path, monkeypatch):
     write_parquet(a=[f"{row:0300}" for row in range(100)])
     monkeypatch.setattr(bounds, "BATCH_BYTES", 10_000)
-    batches = list(parquet_batches(str(tmp_path / "data.parquet"), Settings(columns={"a": "token"}), BadRows()))
+    batches = list(parquet_batches(str(tmp_path / "data.parquet"), Settings(columns={"a": "token"})))
     assert sum(map(len, batches)) == 100
     assert 3 <= len(batches) <= 5

@@ -13,7 +13,6 @@ from pyarrow import parquet
 
 from components.example_gen.event_files import event_tables, joined
 from components.example_gen.histories import rows_with_histories
-from components.example_gen.ingest import Shards, write_rows
 from components.example_gen.prepared_rows import read_rows
 from components.example_gen.readers import typed_batch
 from components.example_gen.rows import BadRows, normal
@@ -77,7 +76,7 @@ def made(tmp_path):
         )
         found = {}
         for columns, sides in rows_with_histories(joined(tables), settings, settings.histories, 0, tally):
-            write_rows(columns, sides, tally, Shards("", 0, 0, tally.shards))
+            tally.add_rows(columns, sides)
             values = zip(*(columns[name].to_pylist() for name in columns), strict=True)
             for row, side in zip(values, sides.tolist(), strict=True):
                 one = dict(zip(columns, row, strict=True))
