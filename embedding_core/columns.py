@@ -304,13 +304,11 @@ class DenseInputs:
       transform: raw columns -> float `[B]` or `[B, 1]` by name. The outputs include `names` and the columns
         `after_transform`. None uses the raw columns as they are. A tf.Module, such as TFT's
         layer, is kept in the SavedModel with its resources.
-      resources: other objects that `transform` needs in the SavedModel.
     """
 
     names: tuple[str, ...] = ()
     spec: Mapping[str, Spec]
     transform: Callable[[Mapping[str, Values]], Mapping[str, Values]] | None = None
-    resources: tuple[Any, ...] = ()
 
     def outputs(self, raw: Raw) -> Raw:
         """Compute all outputs of the transform; without one, return the raw columns."""
@@ -323,8 +321,7 @@ class DenseInputs:
     @property
     def tracked(self) -> list[Any]:
         """The objects that the SavedModel must hold for the transform to run."""
-        owner = [self.transform] if isinstance(self.transform, tf.Module) else []
-        return [*owner, *self.resources]
+        return [self.transform] if isinstance(self.transform, tf.Module) else []
 
 
 def _column_vector(value: Values) -> tf.Tensor:

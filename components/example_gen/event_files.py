@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import uuid
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -18,6 +17,7 @@ from components.example_gen.prepared_rows import Rows
 from components.example_gen.rows import is_list, value_type, values_per_row
 from components.example_gen.settings import Histories
 from components.example_gen.tally import Tally
+from embedding_core.vocabulary import partition_of
 
 # Makes Arrow tables of events from rows: user, time and order, and the columns of examples and histories.
 
@@ -161,7 +161,8 @@ def write_events(
 def _write(table: pa.Table, path: str, parts: int) -> None:
     from tfx.dsl.io import fileio  # not loaded by a check of the data, which writes nothing
 
-    part = _parts(table[USER].combine_chunks(), parts)
+    users = table[USER].combine_chunks().dictionary_encode()
+    part = partition_of(users.dictionary, parts)[users.indices.to_numpy()]
     order = np.argsort(part, kind="stable")
     ends = np.searchsorted(part[order], np.arange(parts + 1))
     table = table.take(pa.array(order)).combine_chunks()
@@ -175,14 +176,6 @@ def _write(table: pa.Table, path: str, parts: int) -> None:
 
 def _batch(table: pa.Table) -> pa.RecordBatch:
     return pa.record_batch([pa.concat_arrays(one.chunks) for one in table.columns], schema=table.schema)
-
-
-def _parts(users: pa.Array, parts: int) -> npt.NDArray[np.int64]:
-    """Return the part of each row, by a hash of its user."""
-    encoded = users.dictionary_encode()
-    of_users = np.array([zlib.crc32(user) % parts for user in encoded.dictionary.to_pylist()], np.int64)
-    part: npt.NDArray[np.int64] = of_users[encoded.indices.to_numpy()]
-    return part
 
 
 def read_part(folder: str, files: Sequence[str], part: int) -> pa.Table | None:

@@ -106,28 +106,23 @@ class Batch:
         return self.keep(mask)
 
     def column(self, name: str) -> pa.Array:
-        """Return a column as a scalar array; raise DataError if a row holds several values."""
-        return single_valued(name, self.columns[name], lambda row: self.place(int(self.index[row])))
+        """Return a column as a scalar array; a list column must have at most one value a row.
 
-
-def single_valued(name: str, column: pa.Array, place: Callable[[int], str]) -> pa.Array:
-    """Convert a list column of at most one value a row to a scalar column; keep scalar columns.
-
-    Raises:
-      DataError: a row holds several values.
-    """
-    if not is_list(column.type):
-        return column
-    lengths = values_per_row(column)
-    if (lengths > 1).any():
-        row = int(np.argmax(lengths > 1))
-        raise DataError(
-            f"column {name!r} holds {lengths[row]} values in {place(row)}: rows can be filtered and split only by a "
-            "column of one value a row."
-        )
-    values = column.flatten()
-    positions = np.where(lengths == 1, np.cumsum(lengths) - 1, -1)
-    return values.take(pa.array(positions, mask=positions < 0))
+        Raises:
+          DataError: a row holds several values.
+        """
+        column = self.columns[name]
+        if not is_list(column.type):
+            return column
+        lengths = values_per_row(column)
+        if (lengths > 1).any():
+            row = int(np.argmax(lengths > 1))
+            raise DataError(
+                f"column {name!r} holds {lengths[row]} values in {self.place(int(self.index[row]))}: rows can be "
+                "filtered and split only by a column of one value a row."
+            )
+        positions = np.where(lengths == 1, np.cumsum(lengths) - 1, -1)
+        return column.flatten().take(pa.array(positions, mask=positions < 0))
 
 
 def flat_values(column: pa.Array) -> pa.Array:

@@ -96,44 +96,48 @@ def sample(files: Sequence[str], data_format: str, settings: Settings, rows: int
     chosen = [files[round(at * (len(files) - 1) / max(1, _FILES - 1))] for at in range(_FILES)]
     chosen = list(dict.fromkeys(chosen)) if len(files) > _FILES else list(files)
     columns_of_files = [_names(path, data_format, settings) for path in chosen]
-    common = set.intersection(*map(set, columns_of_files)) if columns_of_files else set()
-    names = list(filter(common.__contains__, columns_of_files[0])) if columns_of_files else []
+    common = set.intersection(*map(set, columns_of_files))
     present = _restricted(settings, common) if set(settings.needed) & common else settings
     each = max(1, (bounds.SAMPLE_ROWS if rows is None else rows) // len(chosen))
-    seen, ended, batches = 0, len(chosen) == len(files), []
-    for path in chosen:
-        taken, over = _first_rows(path, data_format, present, BadRows(), each)
-        batches += [with_whole_numbers(batch, present, BadRows()) for batch in taken]
-        ended, seen = ended and over, seen + sum(map(len, taken))
+    tally = Tally(filtered=[0] * len(settings.conditions))
+    batches: list[Batch] = []
+    events: list[pa.Table] = []
+    ended = len(chosen) == len(files)
+    for number, path in enumerate(chosen):
+        rows_of_file, file_ended = _first_rows(path, data_format, present, tally.bad, each)
+        batches += [with_whole_numbers(batch, present, BadRows()) for batch in rows_of_file]
+        ended = ended and file_ended
+        if present == settings:
+            events += _count(rows_of_file, settings, tally, first=number * each)
+    if settings.histories is not None and events and not tally.kinds_differ:
+        for made, sides in rows_with_histories(joined(events), settings, settings.histories, 0, tally):
+            tally.add_rows(made, sides)
     columns = {name: _column([batch.columns[name] for batch in batches]) for name in present.needed} if batches else {}
-    tally = None
-    if present == settings:
-        tally = _counted(chosen, data_format, settings, each)
     columns_of = dict(zip(chosen, map(set, columns_of_files), strict=True))
     lacking = {
         name: next(path for path, there in columns_of.items() if name not in there)
         for name in itertools.chain.from_iterable(columns_of_files)
         if name not in common
     }
-    return Sample(files=tuple(chosen), whole=ended, names=tuple(names), lacking=lacking, columns=columns, tally=tally)
+    return Sample(
+        files=tuple(chosen),
+        whole=ended,
+        names=tuple(name for name in columns_of_files[0] if name in common),
+        lacking=lacking,
+        columns=columns,
+        tally=tally if present == settings else None,
+    )
 
 
-def _counted(files: Sequence[str], data_format: str, settings: Settings, rows: int) -> Tally:
-    """Count the first rows of each file as a run would."""
-    tally = Tally(filtered=[0] * len(settings.conditions))
-    tables: list[pa.Table] = []
-    for number, path in enumerate(files):
-        tally.files += 1
-        batches = _first_rows(path, data_format, settings, tally.bad, rows)[0]
-        if settings.histories is None:
-            for rows_of_batch in prepared(batches, settings, tally):
-                tally.add_rows(rows_of_batch.columns, rows_of_batch.sides)
-        else:
-            tables += event_tables(prepared(batches, settings, tally), settings.histories, number * rows, tally)
-    if settings.histories is not None and tables and not tally.kinds_differ:
-        for columns, sides in rows_with_histories(joined(tables), settings, settings.histories, 0, tally):
-            tally.add_rows(columns, sides)
-    return tally
+def _count(batches: Iterable[Batch], settings: Settings, tally: Tally, *, first: int) -> list[pa.Table]:
+    """Count the first rows of a file as a run would; return their events if the settings have histories."""
+    tally.files += 1
+    rows = prepared(batches, settings, tally)
+    if settings.histories is not None:
+        return list(event_tables(rows, settings.histories, first, tally))
+    for batch in rows:
+        tally.add_rows(batch.columns, batch.sides)
+    return []
 
 
 def _names(path: str, data_format: str, settings: Settings) -> list[str]:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import itertools
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, NamedTuple, TypeAlias
 
@@ -252,7 +254,6 @@ def _check_set(folder: StrPath, digests: Mapping[str, str]) -> None:
 # A token is in one partition only, and each partition is in the total order (count descending, then bytes ascending).
 # Merging holds one block of each partition in memory; `save_in_blocks` writes the merged blocks.
 
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _TOKENS_AT_ONCE = 1 << 16
 
 
@@ -262,21 +263,11 @@ def partition_of(tokens: pa.Array, partitions: int) -> npt.NDArray[np.int64]:
     Returns:
       [n] int64: the number of each token's partition.
     """
-    slices = [_hashes(tokens[start : start + _TOKENS_AT_ONCE]) for start in range(0, len(tokens), _TOKENS_AT_ONCE)]
-    hashes = np.concatenate(slices) if slices else np.zeros(0, np.uint64)
-    return np.asarray((hashes >> np.uint64(33)) % np.uint64(partitions), np.int64)
-
-
-def _hashes(tokens: pa.Array) -> npt.NDArray[np.uint64]:
-    """Sum (byte + 1) * factor ** (position + 2) over the bytes of each token, modulo 2 ** 64."""
-    offsets = np.frombuffer(tokens.buffers()[1], np.int64)[tokens.offset : tokens.offset + len(tokens) + 1]
-    data = np.frombuffer(tokens.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
-    starts, ends = offsets[:-1] - offsets[0], offsets[1:] - offsets[0]
-    position = np.arange(len(data)) - np.repeat(starts, ends - starts)
-    powers = np.full(int(position.max(initial=0)) + 1, _FACTOR).cumprod(dtype=np.uint64)
-    sums = np.zeros(len(data) + 1, np.uint64)
-    np.cumsum((data.astype(np.uint64) + np.uint64(1)) * powers[position], out=sums[1:])
-    return np.asarray((sums[ends] - sums[starts]) * _FACTOR, np.uint64)
+    slices = (tokens[start : start + _TOKENS_AT_ONCE] for start in range(0, len(tokens), _TOKENS_AT_ONCE))
+    values = itertools.chain.from_iterable(part.to_numpy(zero_copy_only=False) for part in slices)
+    hashes = np.fromiter(map(zlib.crc32, values), np.int64, len(tokens))
+    partition: npt.NDArray[np.int64] = hashes % partitions
+    return partition
 
 
 def merge_sorted(partitions: Sequence[Iterator[Block]]) -> Iterator[Block]:
