@@ -234,9 +234,7 @@ def read_ranges(uri: str, names: Collection[str]) -> dict[str, dict[str, float]]
     if not outputs:
         return {}
     source = open_transform_graph(uri, tuple(outputs.values()))
-    if source.transform is None:
-        raise DataError(f"the transform graph {uri!r} computes nothing: run Transform again.")
-    made = source.transform(tf.io.parse_example([_row_of_zeros(source.spec)], source.spec))
+    made = source.outputs(tf.io.parse_example([_row_of_zeros(source.spec)], source.spec))
     rows = {name: made[output].numpy()[0] for name, output in outputs.items()}
     return {name: dict(zip(_RANGE_FIELDS, map(float, row), strict=True)) for name, row in rows.items()}
 

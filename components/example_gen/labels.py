@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -50,7 +48,8 @@ def label_values(label: Label, batch: Batch, *, may_lack: bool = False) -> tuple
     if label.kind == "multiclass":
         made, bad = _texts(label, _first(tokens(label.data_column, batch)))
     else:
-        values, bad = (_classes if label.kind == "binary" else _numbers)(label, first, batch.decimal)
+        values, bad = map_values(first, lambda value: _value_of(value, label, batch.decimal), float("nan"))
+        bad = {row: f"label column {label.column!r}: {reason}" for row, reason in bad.items()}
         made = pa.array(values, pa.float32(), mask=np.isnan(values))
     if not may_lack:
         no_value = f"label column {label.column!r} has no value"
@@ -89,29 +88,6 @@ def without_any(columns: Sequence[pa.Array], names: Sequence[str]) -> dict[int, 
     return {int(row): reason for row in np.flatnonzero(missing)}
 
 
-def _classes(label: Label, column: pa.Array, decimal: str) -> tuple[npt.NDArray[Any], dict[int, str]]:
-    values, _ = map_values(column, lambda value: _class_of(value, label, decimal), float("nan"))
-    if label.above is None:
-        return values, {}
-    others = np.flatnonzero(values == _OTHER).tolist()
-    return values, {row: _not_a_number(label, column[row].as_py(), decimal) for row in others}
-
-
-def _numbers(label: Label, column: pa.Array, decimal: str) -> tuple[npt.NDArray[Any], dict[int, str]]:
-    least = 0.0 if label.kind == "count" else -np.inf
-
-    def checked(value: Value) -> float:
-        amount = float(np.float32(number(value, decimal)))
-        if np.isinf(amount):
-            raise ValueError(f"{short(value)} is not finite")
-        if amount < least:
-            raise ValueError(f"{short(value)} is below 0, and `label.kind` is 'count'")
-        return amount
-
-    values, reasons = map_values(column, checked, float("nan"))
-    return values, {row: f"label column {label.column!r}: {reason}" for row, reason in reasons.items()}
-
-
 def _first(column: pa.Array) -> pa.Array:
     """Return the first value of each row; null if it has none."""
     if not is_list(column.type):
@@ -120,18 +96,16 @@ def _first(column: pa.Array) -> pa.Array:
     return column.values.take(pa.array(offsets[:-1], mask=np.diff(offsets) == 0))
 
 
-def _not_a_number(label: Label, value: Value | bytes, decimal: str) -> str:
-    text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
-    try:
-        number(text, decimal)
-    except ValueError as error:
-        return f"label column {label.column!r}: {error}, and `label.above` bounds numbers"
-    return f"label column {label.column!r}: {short(text)} is not finite"
+def _value_of(value: Value, label: Label, decimal: str) -> float:
+    """Return a value of the label as a number: a binary one as 0, 1, or -1 for other values, and NaN if it is missing.
 
-
-def _class_of(value: Value, label: Label, decimal: str) -> float:
+    Raises:
+      ValueError: the value makes its row bad.
+    """
+    if label.kind != "binary":
+        return _checked_number(value, label, decimal)
     if label.positive:
-        return float(any(same(value, one, decimal) for one in label.positive))
+        return float(any(same(value, positive, decimal) for positive in label.positive))
     if label.above is not None:
         return _is_above(value, label.above, decimal)
     text = str(value).strip().casefold()
@@ -144,14 +118,23 @@ def _class_of(value: Value, label: Label, decimal: str) -> float:
     return amount if amount in (0.0, 1.0) or np.isnan(amount) else _OTHER
 
 
+def _checked_number(value: Value, label: Label, decimal: str) -> float:
+    amount = float(np.float32(number(value, decimal)))
+    if np.isinf(amount):
+        raise ValueError(f"{short(value)} is not finite")
+    if label.kind == "count" and amount < 0:
+        raise ValueError(f"{short(value)} is below 0, and `label.kind` is 'count'")
+    return amount
+
+
 def _is_above(value: Value, bound: float, decimal: str) -> float:
     try:
         amount = number(value, decimal)
-    except ValueError:
-        return _OTHER
-    if np.isnan(amount):
-        return amount
-    return float(amount > bound) if np.isfinite(amount) else _OTHER
+    except ValueError as error:
+        raise ValueError(f"{error}, and `label.above` bounds numbers") from error
+    if np.isinf(amount):
+        raise ValueError(f"{short(value)} is not finite")
+    return amount if np.isnan(amount) else float(amount > bound)
 
 
 def count_labels(label: Label, batch: Batch, values: pa.Array, good: Mask, counts: Labels) -> None:
