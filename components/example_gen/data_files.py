@@ -21,9 +21,9 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, get_args
 
-from components.example_gen.settings import Compression, Settings, compression_of, format_of, unpacked
+from components.example_gen.settings import Compression, DataFormat, Settings, compression_of, format_of, unpacked
 from components.example_gen.spans import Gaps, PatternSpans
 from embedding_core.errors import DataError, nearest
 from embedding_core.schema import Json
@@ -242,9 +242,8 @@ def find_files(input_base: str, pattern: str, data_format: str | None, spans: Pa
         matches = sorted(_matching(input_base, pattern))
     files = [path for path in matches if _is_meant(posixpath.basename(path), posixpath.basename(pattern))]
     if posixpath.basename(pattern) == "*":
-        wanted = (format_of(path) for path in files)
-        named = [path for path, one in zip(files, wanted, strict=True) if one and one == (data_format or one)]
-        files = named or files
+        formats = get_args(DataFormat) if data_format is None else (data_format,)
+        files = [path for path in files if format_of(path) in formats] or files
     ignored = sorted({*matches} - {*files})
     spanned = [] if spans is None else span_numbers(files, input_base, spans)
     if spans is not None:

@@ -40,8 +40,8 @@ def examples(columns: Mapping[str, pa.Array]) -> list[bytes]:
 
 def _joined(parts: list[pa.Array]) -> pa.Array:
     """Concatenate binary arrays row by row; a null counts as empty."""
-    nothing = pa.scalar(b"", pa.large_binary())
-    return pc.binary_join_element_wise(*parts, nothing, null_handling="replace", null_replacement="")
+    separator = pa.scalar(b"", pa.large_binary())
+    return pc.binary_join_element_wise(*parts, separator, null_handling="replace", null_replacement="")
 
 
 def _lengths(values: pa.Array) -> _Lengths:

@@ -151,7 +151,7 @@ def write_events(
 
     for table in event_tables(rows, histories, group * _GROUP_ROWS, tally):
         waiting.append(table)
-        if sum(one.nbytes for one in waiting) >= _CHUNK_BYTES:
+        if sum(events.nbytes for events in waiting) >= _CHUNK_BYTES:
             write()
     if waiting and not tally.kinds_differ:
         write()
@@ -175,7 +175,7 @@ def _write(table: pa.Table, path: str, parts: int) -> None:
 
 
 def _batch(table: pa.Table) -> pa.RecordBatch:
-    return pa.record_batch([pa.concat_arrays(one.chunks) for one in table.columns], schema=table.schema)
+    return pa.record_batch([pa.concat_arrays(values.chunks) for values in table.columns], schema=table.schema)
 
 
 def read_part(folder: str, files: Sequence[str], part: int) -> pa.Table | None:

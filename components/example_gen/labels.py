@@ -62,8 +62,8 @@ def _texts(label: Label, column: pa.Array) -> tuple[pa.Array, dict[int, str]]:
     """Return the classes as text, null for a missing or empty one, and by position why a class cannot be used."""
     texts = column if kind_of(column) == "bytes" else keys_of(column)[0]
     texts = pc.if_else(pc.equal(pc.binary_length(texts), 0), pa.scalar(None, pa.large_binary()), texts)
-    distinct = [one for one in texts.unique().to_pylist() if one is not None]
-    bad = {one: reason for one in distinct if (reason := _not_a_class(one))}
+    distinct = [text for text in texts.unique().to_pylist() if text is not None]
+    bad = {text: reason for text in distinct if (reason := _not_a_class(text))}
     if not bad:
         return texts, {}
     rows = np.flatnonzero(pc.is_in(texts, pa.array(list(bad), pa.large_binary())).to_numpy(zero_copy_only=False))

@@ -316,8 +316,8 @@ def _count_kinds(
             continue
         place = batch.place(int(batch.index[int(np.argmax(has))]))
         made = [] if histories is None else [new for new, source in histories.columns.items() if source == name]
-        for one in (name, *made):
-            tally.kinds.setdefault(one, {}).setdefault(kind_of(column), place)
+        for of_kind in (name, *made):
+            tally.kinds.setdefault(of_kind, {}).setdefault(kind_of(column), place)
         moments = flat_values(batch.columns[name]).type
         if pa.types.is_temporal(moments) and kind_of(column) == "bytes":
             kind = "date" if pa.types.is_date(moments) else "time"

@@ -197,11 +197,10 @@ class Histories(Section):
         """Yield the violations of rules that involve several fields."""
         if not self.columns:
             yield "columns", "is {}: name at least one new column, such as {history: item}."
-        read = (self.user, self.time, *self.columns.values(), *(one.column for one in self.remember))
         for name, source in self.columns.items():
             if not name or not source:
                 yield "columns", f"has {name!r}: {source!r}: both must be names of columns."
-            elif name in read:
+            elif name in self.read:
                 yield (
                     f"columns.{name}",
                     "is a column of the data, which `histories` reads: give the new one a new name.",
@@ -222,7 +221,8 @@ class Histories(Section):
     @property
     def read(self) -> tuple[str, ...]:
         """The columns of the data that are read to make the histories, sorted."""
-        return tuple(sorted({self.user, self.time, *self.sources, *(one.column for one in self.remember)}))
+        tested = {condition.column for condition in self.conditions}
+        return tuple(sorted({self.user, self.time, *self.sources} | tested))
 
     def to_mapping(self) -> Json:
         """Return the settings as plain JSON values."""
@@ -273,7 +273,7 @@ def format_of(file: str) -> DataFormat | None:
 
 def compression_of(start: bytes) -> Compression:
     """Recognize the compression by a file's first bytes (at least 10, if the file has as many)."""
-    return next((one for one, pattern in _FIRST_BYTES.items() if pattern.match(start)), "none")
+    return next((compression for compression, pattern in _FIRST_BYTES.items() if pattern.match(start)), "none")
 
 
 def unpacked(stream: BinaryIO, compression: Compression) -> io.RawIOBase:

@@ -50,7 +50,7 @@ class Spans(Section):
 
     def bound_mistakes(self, pattern: str) -> Mistakes:
         """Yield the bounds, and spans left out, that do not fit the placeholders of a file pattern."""
-        for key, value in (("first", self.first), ("last", self.last), *(("without", one) for one in self.without)):
+        for key, value in (("first", self.first), ("last", self.last), *(("without", span) for span in self.without)):
             fits = _is_date(value) if is_dated(pattern) else type(value) is int
             if value is not None and not fits:
                 kind = "a date such as 2011-10-31" if is_dated(pattern) else "a whole number"
@@ -85,7 +85,7 @@ class PatternSpans(Spans):
     @property
     def left_out(self) -> frozenset[int]:
         """The numbers of the spans that are left out."""
-        return frozenset(self._number(str(one)) for one in self.without)
+        return frozenset(self._number(str(span)) for span in self.without)
 
     def _number(self, bound: str) -> int:
         return datetime.date.fromisoformat(bound).toordinal() if is_dated(self.pattern) else int(bound)

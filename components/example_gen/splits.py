@@ -144,7 +144,7 @@ def _predicate(condition: Condition, decimal: str) -> Callable[[Value], bool]:
         case "not_equals":
             return lambda value: not same(value, given, decimal)
         case "in":
-            return lambda value: any(same(value, one, decimal) for one in given)
+            return lambda value: any(same(value, allowed, decimal) for allowed in given)
         case "matches" | "not_matches":
             wanted = condition.rule == "matches"
             pattern = re.compile(given)

@@ -324,8 +324,8 @@ class Tally:
     def _kinds(self, name: str) -> Problems:
         kinds = self.kinds.get(name, {})
         if len(kinds) > 1:
-            (one, here), (two, there) = list(kinds.items())[:2]
-            text = f"column {name!r} is {one} in {here} and {two} in {there}: store it as one type throughout" + (
+            (first, here), (second, there) = list(kinds.items())[:2]
+            text = f"column {name!r} is {first} in {here} and {second} in {there}: store it as one type throughout" + (
                 "." if "bytes" in kinds else f", or read 3.0 as 3 with `data: {{whole_numbers: [{name}]}}`."
             )
             yield True, DataError(text)

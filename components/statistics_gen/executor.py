@@ -79,15 +79,15 @@ def features_of(
 def add_empty_columns(path: str, rows: int, columns: Mapping[str, ColumnSummary]) -> None:
     """Add to the file of TFX's StatisticsGen the columns that no row has a value of."""
     with fileio.open(path, "rb") as file:
-        found = statistics_pb2.DatasetFeatureStatisticsList.FromString(file.read())
-    (dataset,) = found.datasets
+        statistics = statistics_pb2.DatasetFeatureStatisticsList.FromString(file.read())
+    (dataset,) = statistics.datasets
     empty = {name: column for name, column in columns.items() if not column.rows}
     if not empty.keys() - {".".join(feature.path.step) for feature in dataset.features}:
         return
     for name, feature in features_of(dataset, empty).items():
         _correct(feature, empty[name], rows)
     with fileio.open(path, "wb") as file:
-        file.write(found.SerializeToString(deterministic=True))
+        file.write(statistics.SerializeToString(deterministic=True))
 
 
 def _every(files: Sequence[str], step: int) -> list[bytes]:
@@ -157,11 +157,11 @@ class Executor(ComponentExecutor, StatisticsExecutor):
             progress.report("StatisticsGen", number, len(rows), unit="splits", detail=split)
             step = max(1, rows[split] // sample_rows)
             files = files_below(execution.split_folders(keys.EXAMPLES, split))
-            found = sampled_statistics(files, rows[split], columns[split], step)
+            result = sampled_statistics(files, rows[split], columns[split], step)
             folder = artifact_utils.get_split_uri([statistics], split)
             fileio.makedirs(folder)
             with fileio.open(os.path.join(folder, _FILE), "wb") as file:
-                file.write(found.SerializeToString(deterministic=True))
+                file.write(result.SerializeToString(deterministic=True))
             rates[split] = 1 / step
         # TFX's executor writes JSON within JSON too.
         statistics.set_json_value_custom_property(_SAMPLE_RATES, json.dumps(rates))

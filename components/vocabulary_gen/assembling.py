@@ -58,7 +58,7 @@ def read_base(folder: str, evolution: Evolution) -> Base:
     known = load_vocabularies(folder)
     sizes = {name: len(vocabulary) for name, vocabulary in known.items()}
     features = (vocabulary.features for vocabulary in known.values())
-    columns = {name: summary.column for each in features for name, summary in each.items()}
+    columns = {name: summary.column for summaries in features for name, summary in summaries.items()}
     return Base(folder=folder, sizes=sizes, columns=columns, evolution=evolution)
 
 
@@ -285,7 +285,8 @@ def merge_parts(plan: CountingPlan, name: str, messages: Iterable[bytes], folder
       ConfigError: the thresholds leave out every token.
     """
     received, rule = list(messages), plan.rules[name]
-    parts = sorted((json.loads(one) for one in received if one[:1] == b"{"), key=lambda part: str(part["path"]))
+    parts: list[Json] = [json.loads(message) for message in received if message[:1] == b"{"]
+    parts.sort(key=lambda part: str(part["path"]))
     sums = {key: sum(part[key] for part in parts) for key in ("total", "represented", "distinct", "kept")}
     size = sums["kept"] if rule.max_size is None else min(sums["kept"], rule.max_size)
     features = summaries_of(plan, name, read_facts(received))

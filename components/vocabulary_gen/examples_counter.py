@@ -63,9 +63,10 @@ class ExamplesCounter:
         return gathered
 
     def _count(self, path: str, gathered: SourceCounts) -> None:
-        found = find_dtypes(path, self._raw) if self._raw else {}
-        features = _with_dtypes(self._plan, {column: dtype for column, (dtype, _) in found.items()})
-        _add_dtypes(features, {column: f"file {path!r}, row {row}" for column, (_, row) in found.items()}, gathered)
+        first_values = find_dtypes(path, self._raw) if self._raw else {}
+        features = _with_dtypes(self._plan, {column: dtype for column, (dtype, _) in first_values.items()})
+        places = {column: f"file {path!r}, row {row}" for column, (_, row) in first_values.items()}
+        _add_dtypes(features, places, gathered)
         counting = _Counting(path, features, self._counter(features), gathered)
         first_row = 0
         for batch in record_batches(path, _BATCH_SIZE):

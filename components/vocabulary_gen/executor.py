@@ -60,7 +60,7 @@ class Executor(ComponentExecutor, base_beam_executor.BaseBeamExecutor):
         sources = next(entry for entry in entries if "rows" in entry)
         _check(entries, sources, float(execution.properties.get(keys.MAX_BAD_ROW_RATE) or 0.0))
         vocabularies = {entry.pop("vocabulary"): entry for entry in entries if "vocabulary" in entry}
-        save_set(artifact.uri, {name: one["digest"] for name, one in vocabularies.items()})
+        save_set(artifact.uri, {name: facts["digest"] for name, facts in vocabularies.items()})
         artifact.put_facts(vocabularies=vocabularies, rows=sources["rows"], bad_rows=sources["bad_rows"])
 
 

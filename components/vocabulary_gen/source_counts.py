@@ -98,9 +98,9 @@ SOURCES = ""
 _BAD_ROWS_NAMED = 1000
 
 
-def add_histograms(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def add_histograms(left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the sum of two histograms of any lengths."""
-    longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
+    longer, shorter = (left, right) if len(left) >= len(right) else (right, left)
     total = longer.astype(np.int64)
     total[: len(shorter)] += shorter
     return total
@@ -189,9 +189,9 @@ def _parts(vocabulary: str, counted: Part, parts: int) -> Iterator[tuple[str, Pa
         yield vocabulary, counted
         return
     tokens, counts = counted
-    of = partition_of(tokens, parts)
-    for part in np.unique(of):
-        rows = np.flatnonzero(of == part)
+    part_of_token = partition_of(tokens, parts)
+    for part in np.unique(part_of_token):
+        rows = np.flatnonzero(part_of_token == part)
         yield f"{vocabulary}\n{part:05d}", (tokens.take(pa.array(rows)), counts[rows])
 
 
