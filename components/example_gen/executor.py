@@ -126,10 +126,9 @@ def settings_of(exec_properties: Json) -> Settings:
     Raises:
       ConfigError: settings or bounds break a rule, or bounds are given and the pattern has no placeholders.
     """
-    text, spans = exec_properties[keys.SETTINGS], exec_properties.get(keys.DATA_SPANS)
+    settings, spans = Settings.from_json(exec_properties[keys.SETTINGS]), exec_properties.get(keys.DATA_SPANS)
     if not spans:
-        return Settings.from_json(text)
-    settings = Settings.from_json(text)
+        return settings
     first, slash, last = spans.partition("/")
     if not slash or settings.spans is None:
         rule = "it must be <first>/<last>" if not slash else "the pattern of the data has no placeholders of spans"

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 
-from components.vocabulary_gen.arrow_examples import arrow_examples
+from components.vocabulary_gen.examples_counter import arrow_examples
 from embedding_core.errors import DataError
 
 pytestmark = pytest.mark.tfx
