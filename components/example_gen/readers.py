@@ -154,11 +154,6 @@ class _Reader:
                 )
             yield line.replace(delimiter, _UNIT)
 
-    @property
-    def line(self) -> int:
-        """The number of lines read."""
-        return self.rows.line_num
-
     def restored(self, row: list[str]) -> list[str]:
         """Return the row with the delimiters that are within quotes."""
         return row if self._delimiter is None else [value.replace(_UNIT, self._delimiter) for value in row]

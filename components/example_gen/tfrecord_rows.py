@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
-import numpy as np
 import pyarrow as pa
 from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
@@ -91,7 +90,6 @@ def _batch(
     batch = typed_batch(f"{path}, record", columns, settings, numbers[0] if numbers else 1)
     return dataclasses.replace(
         batch,
-        index=np.arange(len(examples)),
         place=lambda row: f"{path}, record {numbers[row]}",
         record=lambda row: examples[row],
     )
