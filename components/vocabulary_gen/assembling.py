@@ -64,10 +64,11 @@ def read_base(folder: str, evolution: Evolution) -> Base:
 
 def base_tables(plan: CountingPlan) -> dict[str, TokenTable] | None:
     """Make lookup tables of the tokens of the base, by vocabulary; None without a base."""
-    if plan.base is None:
+    base = plan.base
+    if base is None:
         return None
-    names = [name for name in plan.rules if plan.has_base(name)]
-    return {name: TokenTable(os.path.join(plan.base.folder, f"{name}.txt"), plan.base.sizes[name], 0) for name in names}
+    used = {name: size for name, size in base.sizes.items() if name in plan.rules}
+    return {name: TokenTable(os.path.join(base.folder, f"{name}.txt"), size, 0) for name, size in used.items()}
 
 
 # Assembles vocabularies from the messages of all workers, and raises errors that only the data as a whole shows.
@@ -88,11 +89,12 @@ def assemble_vocabulary(plan: CountingPlan, name: str, messages: Iterable[bytes]
     rule = plan.rules[name]
     settings: Json = {"min_count": rule.min_count, "max_size": rule.max_size, "private": plan.is_private(name)}
     settings["features"] = summaries
-    if plan.base is not None and plan.has_base(name):
-        base, evolution = load_vocabulary(plan.base.folder, name), plan.base.evolution.evolution_rule()
-        vocabulary = evolved_vocabulary(base, tokens, counts, **evolution, **settings)
-    else:
+    base = plan.base_of(name)
+    if base is None:
         vocabulary = vocabulary_from_counts(name, tokens, counts, **settings)
+    else:
+        previous, evolution = load_vocabulary(base.folder, name), base.evolution.evolution_rule()
+        vocabulary = evolved_vocabulary(previous, tokens, counts, **evolution, **settings)
     check_any_token(name, len(vocabulary), vocabulary.unrepresentable)
     return vocabulary
 
@@ -108,7 +110,7 @@ def summaries_of(plan: CountingPlan, name: str, facts: list[Json]) -> dict[str, 
     Raises:
       DataError: a feature is absent, empty or of mixed type in the data as a whole.
     """
-    base = plan.base if plan.has_base(name) else None
+    base = plan.base_of(name)
     return {
         feature.name: _summary(feature, [fact for fact in facts if fact["feature"] == feature.name], base)
         for feature in plan.feeding(name)
@@ -226,7 +228,7 @@ def check_parts(plan: CountingPlan) -> None:
       ConfigError: a vocabulary in parts has a base.
     """
     for name, rule in plan.rules.items():
-        if rule.parts > 1 and plan.has_base(name):
+        if rule.parts > 1 and plan.base_of(name) is not None:
             raise ConfigError(
                 f"`vocabularies.{name}.parts` is {rule.parts}, but the vocabulary evolves from that of a previous "
                 "run, which one worker has to hold: leave out `parts`, or leave out the base."

@@ -64,9 +64,9 @@ class CountingPlan:
     transform_graph: str | None = None
     base: Base | None = None
 
-    def has_base(self, vocabulary: str) -> bool:
-        """Return whether the base has a vocabulary of that name."""
-        return self.base is not None and vocabulary in self.base.sizes
+    def base_of(self, vocabulary: str) -> Base | None:
+        """Return the base if it has a vocabulary of that name."""
+        return self.base if self.base is not None and vocabulary in self.base.sizes else None
 
     def feeding(self, vocabulary: str) -> list[CountedFeature]:
         """Return the features whose tokens are counted into a vocabulary."""
