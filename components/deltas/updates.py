@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from components.pusher.publish import aside_path, order_lock
-from components.pusher.served import number_names, served_versions
+from components.pusher.served import Updates, number_names, served_versions
 from embedding_core.deltas.protocol import DeltaError
 from embedding_core.errors import CheckpointError
 from embedding_core.schema import Json
@@ -34,8 +34,6 @@ from embedding_core.storage import (
     sync_tree,
 )
 
-PROPERTIES = ("pushed_delta", "state_digest")
-"""Properties of a PushedModel that a rollback copies: the number of the delta, and the digest of what is served."""
 _DELTAS = "deltas"
 _END = re.compile(r"\.deltas-(?P<version>[0-9]+)-(?P<number>[0-9]+)")
 _CONTENT = "delta.pb"
@@ -116,7 +114,7 @@ def read_chain(destination: StrPath, version: int, first: str) -> list[Link]:
     """
     chain: list[Link] = []
     numbers = numbers_of(destination, version)
-    for number in range(1, last_update(destination, version) + 1):
+    for number in range(1, UPDATES.last(destination, version) + 1):
         if number not in numbers:
             raise CheckpointError(
                 f"delta {number} of version {version} is missing in {folder_of(destination, version)!r}, which has "
@@ -132,64 +130,11 @@ def read_chain(destination: StrPath, version: int, first: str) -> list[Link]:
     return chain
 
 
-def updates_of(folder: StrPath, facts: Json) -> list[Link]:
-    """Read and verify the deltas of the version in a folder, whose manifest has those facts; none if it has none.
-
-    Raises:
-      CheckpointError: one is missing or damaged, or is not based on the one before it.
-    """
-    found = version_with_deltas(folder)
-    return [] if found is None else read_chain(*found, exported_digest(facts))
-
-
 def version_with_deltas(folder: StrPath) -> tuple[str, int] | None:
     """Return the folder of the versions and the number of the version in a folder; None if it has no deltas."""
     destination, name = os.path.split(os.path.abspath(folder))
     is_numbered = name.isascii() and name.isdigit()
-    return (destination, int(name)) if is_numbered and last_update(destination, int(name)) else None
-
-
-def last_update(destination: StrPath, version: int) -> int:
-    """Return the number of the last delta that was published of a version, which may be missing; 0 if none was."""
-    end = recorded_end(os.path.abspath(destination), version)
-    return max(numbers_of(destination, version), default=0) if end is None else end
-
-
-def last_facts(destination: str, version: int) -> Json:
-    """Read the facts about the push of a version's last delta.
-
-    Raises:
-      CheckpointError: it is damaged.
-    """
-    return read_link(destination, version, last_update(destination, version)).facts
-
-
-def pushed_update(facts: Mapping[str, Any]) -> int:
-    """Return the number of the delta that a PushedModel with these properties is of; 0 if of a whole version."""
-    return int(facts.get("pushed_delta") or 0)
-
-
-def description(folder: StrPath, facts: Json) -> str:
-    """Describe the deltas of the version in a folder, which are verified; "" if it has none.
-
-    Raises:
-      CheckpointError: one is missing or damaged, or is not based on the one before it.
-    """
-    chain = updates_of(folder, facts)
-    size = sum(len(link.content) for link in chain)
-    return f"{len(chain)} deltas, {size:,} bytes, as published; they lead to {chain[-1].digest}" if chain else ""
-
-
-def remove_without_version(root: str) -> None:
-    """Remove deltas above all versions: a rollback that died left them, or their version was removed by hand."""
-    folder, newest = os.path.join(root, _DELTAS), max(served_versions(root), default=0)
-    remove_leftovers(folder)
-    for name in number_names(folder):
-        if int(name) > newest and not os.path.exists(aside_path(root, int(name))):
-            remove_folder(os.path.join(folder, name))
-    for version, path in _ends(root):
-        if version > newest and not os.path.exists(aside_path(root, version)):
-            os.unlink(path)
+    return (destination, int(name)) if is_numbered and UPDATES.last(destination, int(name)) else None
 
 
 def end_file(root: str, version: int, number: int) -> str:
@@ -210,35 +155,6 @@ def _ends(root: str) -> list[tuple[int, str]]:
     """Return the versions for which a last delta is recorded, and the paths of the records."""
     found = [match for match in map(_END.fullmatch, names_in(root)) if match]
     return [(int(match["version"]), os.path.join(root, match[0])) for match in found]
-
-
-def move_updates(root: str, version: str, hidden: str) -> None:
-    """Move the deltas of a version, if it has any, to the folder that is to be removed."""
-    deltas = os.path.join(root, _DELTAS, version)
-    if os.path.isdir(deltas):
-        os.rename(deltas, os.path.join(hidden, f"{_DELTAS}-{version}"))
-    for number, path in _ends(root):
-        if number == int(version):
-            os.rename(path, os.path.join(hidden, os.path.basename(path)))
-
-
-def write_updates(destination: StrPath, version: int, chain: Sequence[Link]) -> None:
-    """Write all deltas of a version that has not been published yet; they appear together or not at all.
-
-    Call it while the versions are locked (`before` of `publish`).
-    """
-    if not chain:
-        return
-    folder = folder_of(destination, version)
-    os.makedirs(os.path.dirname(folder), exist_ok=True)
-    sync(os.path.abspath(destination))
-    with hidden_folder(folder) as hidden:
-        for link in chain:
-            os.mkdir(os.path.join(hidden, str(link.number)))
-            _write(os.path.join(hidden, str(link.number)), version, link)
-        sync_tree(hidden)
-        put_in_place(hidden, folder)
-    _write_end(os.path.abspath(destination), version, len(chain))
 
 
 def publish_delta(destination: StrPath, version: int, chain: Sequence[Link], link: Link) -> str:
@@ -303,9 +219,78 @@ def _require_newest(root: str, version: int, chain: Sequence[Link], link: Link) 
     if (
         newest != version
         or numbers != there
-        or last_update(root, version) != len(there)
+        or UPDATES.last(root, version) != len(there)
         or link.number != len(there) + 1
     ):
         raise DeltaError(
             f"another push came first: version {newest} is the newest, and version {version} has the deltas {numbers}."
         )
+
+
+class DeltaUpdates(Updates):
+    """The deltas of versions, as updates."""
+
+    properties = ("pushed_delta", "state_digest")
+
+    def last(self, destination: StrPath, version: int) -> int:
+        """Return the number of the last delta that was published of a version, which may be missing; 0 if none was."""
+        end = recorded_end(os.path.abspath(destination), version)
+        return max(numbers_of(destination, version), default=0) if end is None else end
+
+    def last_facts(self, destination: str, version: int) -> Json | None:
+        """Read the facts about the push of a version's last delta."""
+        last = self.last(destination, version)
+        return read_link(destination, version, last).facts if last else None
+
+    def pushed(self, facts: Mapping[str, Any]) -> int:
+        """Return the number of the delta that a PushedModel with these properties is of."""
+        return int(facts.get("pushed_delta") or 0)
+
+    def read(self, folder: StrPath, facts: Json) -> list[Link]:
+        """Read and verify the deltas of the version in a folder."""
+        version = version_with_deltas(folder)
+        return [] if version is None else read_chain(*version, exported_digest(facts))
+
+    def description(self, folder: StrPath, facts: Json) -> str:
+        """Return the number of the deltas, their size, and what they lead to."""
+        chain = self.read(folder, facts)
+        size = sum(len(link.content) for link in chain)
+        return f"{len(chain)} deltas, {size:,} bytes, as published; they lead to {chain[-1].digest}" if chain else ""
+
+    def write(self, destination: StrPath, version: int, updates: Sequence[Link]) -> None:
+        """Write all deltas of a version that has not been published yet."""
+        if not updates:
+            return
+        folder = folder_of(destination, version)
+        os.makedirs(os.path.dirname(folder), exist_ok=True)
+        sync(os.path.abspath(destination))
+        with hidden_folder(folder) as hidden:
+            for link in updates:
+                os.mkdir(os.path.join(hidden, str(link.number)))
+                _write(os.path.join(hidden, str(link.number)), version, link)
+            sync_tree(hidden)
+            put_in_place(hidden, folder)
+        _write_end(os.path.abspath(destination), version, len(updates))
+
+    def move(self, root: str, version: str, hidden: str) -> None:
+        """Move the deltas of a version and the record of the last one to the folder that is to be removed."""
+        deltas = os.path.join(root, _DELTAS, version)
+        if os.path.isdir(deltas):
+            os.rename(deltas, os.path.join(hidden, f"{_DELTAS}-{version}"))
+        for number, path in _ends(root):
+            if number == int(version):
+                os.rename(path, os.path.join(hidden, os.path.basename(path)))
+
+    def remove_without_version(self, root: str) -> None:
+        """Remove deltas above all versions."""
+        folder, newest = os.path.join(root, _DELTAS), max(served_versions(root), default=0)
+        remove_leftovers(folder)
+        for name in number_names(folder):
+            if int(name) > newest and not os.path.exists(aside_path(root, int(name))):
+                remove_folder(os.path.join(folder, name))
+        for version, path in _ends(root):
+            if version > newest and not os.path.exists(aside_path(root, version)):
+                os.unlink(path)
+
+
+UPDATES = DeltaUpdates()

@@ -25,10 +25,10 @@ from components.pusher.served import (
     is_version,
     number_names,
     served_versions,
+    version_updates,
     write_manifest,
 )
 from embedding_core.errors import CheckpointError, ConfigError
-from embedding_core.rooms import hooks
 from embedding_core.schema import Json
 from embedding_core.storage import (
     StrPath,
@@ -188,8 +188,7 @@ def _give_number(copy: str, root: str, clock: Callable[[], float], before: Calla
                 f"the largest version below {root!r} is {version - 1}: a version must stay below 2**63; move that "
                 "folder away."
             )
-        for room in hooks("components", "updates"):
-            room.remove_without_version(root)
+        version_updates().remove_without_version(root)
         if before is not None:
             before(version)
         put_in_place(copy, os.path.join(root, str(version)))
@@ -220,8 +219,7 @@ def keep_newest(base: StrPath, count: int) -> list[int]:
                 if int(name) not in kept:
                     os.rename(os.path.join(root, name), os.path.join(hidden, name))
                     removed.append(int(name))
-                    for room in hooks("components", "updates"):
-                        room.move_updates(root, name, hidden)
+                    version_updates().move(root, name, hidden)
     except OSError as error:
         raise ConfigError(
             f"versions below {root!r} cannot be removed ({error}): name a folder that this process may write to."

@@ -12,12 +12,11 @@ from components.pusher.served import (
     Publication,
     content_digest,
     served_versions,
-    updates_of,
     verify_version,
     version_digests,
+    version_updates,
 )
 from embedding_core.errors import CheckpointError, ConfigError
-from embedding_core.rooms import hooks
 from embedding_core.schema import Json
 from embedding_core.storage import StrPath, readable_as
 
@@ -52,7 +51,7 @@ def roll_back(base: StrPath, to: int | None = None) -> Publication:
         )
     source = next(path for path in Path(base).iterdir() if path.name.isdigit() and int(path.name) == target)
     manifest = verify_version(source)
-    updates = updates_of(source, manifest["facts"])
+    updates = version_updates().read(source, manifest["facts"])
     facts = {**manifest["facts"], "rollback": _rollback(manifest, target, there[-1])}
 
     def unchanged(copy: str) -> Json:
@@ -61,8 +60,7 @@ def roll_back(base: StrPath, to: int | None = None) -> Publication:
         return facts
 
     def write(version: int) -> None:
-        for room in hooks("components", "updates"):
-            room.write_updates(base, version, updates)
+        version_updates().write(base, version, updates)
 
     with readable_as(source):
         published = publish(source, base, check=unchanged, before=write)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -195,31 +195,65 @@ def manifest_facts(destination: str, version: int) -> Json:
         ) from error
 
 
-# Reads the updates of versions: numbered changes beside a version, which servers take over while they run. Optional
-# rooms publish them; without such a room, no version has any.
+class Updates:
+    """The updates of versions: numbered changes beside a version, which servers take over while they run.
 
+    Here no version has any. An optional room publishes them.
 
-def last_update(destination: str, version: int) -> int:
-    """Return the number of the last update that was published of a version, which may be missing; 0 if none was."""
-    return max((room.last_update(destination, version) for room in hooks("components", "updates")), default=0)
-
-
-def pushed_update(facts: Mapping[str, Any]) -> int:
-    """Return the number of the update that a PushedModel with these properties is of; 0 if of a whole version."""
-    return max((room.pushed_update(facts) for room in hooks("components", "updates")), default=0)
-
-
-def updates_of(folder: StrPath, facts: Json) -> list[Any]:
-    """Read and verify the updates of the version in a folder, in order; each has the `facts` about its push.
-
-    Args:
-      folder: folder of the version.
-      facts: the facts in its manifest.
-
-    Raises:
-      CheckpointError: one is missing or damaged, or is not based on the one before it.
+    Attributes:
+      properties: properties of a PushedModel that say which update it is; a rollback copies them.
     """
-    return [update for room in hooks("components", "updates") for update in room.updates_of(folder, facts)]
+
+    properties: Sequence[str] = ()
+
+    def last(self, destination: StrPath, version: int) -> int:
+        """Return the number of the last update that was published of a version, which may be missing; 0 if none was."""
+        return 0
+
+    def last_facts(self, destination: str, version: int) -> Json | None:
+        """Read the facts about the push of a version's last update; None if it has none.
+
+        Raises:
+          CheckpointError: it is damaged.
+        """
+        return None
+
+    def pushed(self, facts: Mapping[str, Any]) -> int:
+        """Return the number of the update that a PushedModel with these properties is of; 0 if of a whole version."""
+        return 0
+
+    def read(self, folder: StrPath, facts: Json) -> list[Any]:
+        """Read and verify the updates of the version in a folder, in order; each has the `facts` about its push.
+
+        Args:
+          folder: folder of the version.
+          facts: the facts in its manifest.
+
+        Raises:
+          CheckpointError: one is missing or damaged, or is not based on the one before it.
+        """
+        return []
+
+    def description(self, folder: StrPath, facts: Json) -> str:
+        """Describe the updates of the version in a folder, which are verified as in `read`; "" if it has none."""
+        return ""
+
+    def write(self, destination: StrPath, version: int, updates: Sequence[Any]) -> None:
+        """Write all updates of a version that has not been published yet; they appear together or not at all.
+
+        Call it while the versions are locked (`before` of `publish`).
+        """
+
+    def move(self, root: str, version: str, hidden: str) -> None:
+        """Move the updates of a version, if it has any, to the folder that is to be removed."""
+
+    def remove_without_version(self, root: str) -> None:
+        """Remove updates above all versions: a rollback that died left them, or their version was removed by hand."""
+
+
+def version_updates() -> Updates:
+    """Return the updates of the optional room that publishes them; without such a room, no version has any."""
+    return next((room.UPDATES for room in hooks("components", "updates")), Updates())
 
 
 def served_facts(destination: str, version: int) -> Json:
@@ -229,11 +263,8 @@ def served_facts(destination: str, version: int) -> Json:
       ConfigError: the version's manifest cannot be read.
       CheckpointError: its last update is damaged.
     """
-    for room in hooks("components", "updates"):
-        if room.last_update(destination, version):
-            facts: Json = room.last_facts(destination, version)
-            return facts
-    return manifest_facts(destination, version)
+    facts = version_updates().last_facts(destination, version)
+    return manifest_facts(destination, version) if facts is None else facts
 
 
 def damage_of(base: str, version: int, digest: str | None = None) -> str | None:
@@ -250,7 +281,7 @@ def damage_of(base: str, version: int, digest: str | None = None) -> str | None:
         content = manifest["digest"]
         if digest is not None and content != digest:
             return f"{path!r} is not the model that was pushed: its digest is {content[:12]}..., not {digest[:12]}..."
-        updates_of(path, manifest["facts"])
+        version_updates().read(path, manifest["facts"])
     except CheckpointError as error:
         return str(error)
     return None
@@ -280,7 +311,7 @@ def find_published(base: str, identity: str) -> tuple[Publication, Json] | None:
     path = os.path.join(base if is_remote(base) else os.path.abspath(base), str(newest))
     try:
         manifest = verify_version(path)
-        updates = updates_of(path, manifest["facts"])
+        updates = version_updates().read(path, manifest["facts"])
     except CheckpointError:
         return None
     facts = updates[-1].facts if updates else manifest["facts"]

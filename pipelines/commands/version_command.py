@@ -10,7 +10,6 @@ import typer
 
 from components.installed import is_installed
 from embedding_core.errors import ConfigError, ParityError
-from embedding_core.rooms import hooks
 from embedding_core.rows_dtype import RowsDtypes
 from embedding_core.storage import readable_as
 from pipelines.commands.shared_options import AsJson
@@ -36,18 +35,18 @@ def verify(version: _Version, as_json: AsJson = False) -> None:
     Exit code 1: a file is damaged; the error names it.
     """
     from components.pusher.publish import require_local
-    from components.pusher.served import verify_version
+    from components.pusher.served import verify_version, version_updates
 
     require_local(version)
     manifest = verify_version(version)
-    updates = [room.description(version, manifest["facts"]) for room in hooks("components", "updates")]
+    updates = version_updates().description(version, manifest["facts"])
     if as_json:
         echo(json.dumps(manifest, indent=1))
         return
     size = sum(entry["bytes"] for entry in manifest["files"].values())
     echo(f"{version}: {len(manifest['files'])} files, {size:,} bytes, as published; sha256 {manifest['digest']}")
-    for text in filter(None, updates):
-        echo(text)
+    if updates:
+        echo(updates)
     if "rollback" in manifest["facts"]:
         echo(f"a copy of version {manifest['facts']['rollback']['of']}, which a rollback published again")
 

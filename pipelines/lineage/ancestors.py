@@ -12,9 +12,8 @@ from typing import TypeAlias
 from ml_metadata import MetadataStore
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
-from components.pusher.served import manifest_facts, served_versions
+from components.pusher.served import manifest_facts, served_versions, version_updates
 from embedding_core.errors import ConfigError
-from embedding_core.rooms import hooks
 from embedding_core.storage import is_remote
 from pipelines.lineage.graph import Execution, Facts, Node, files_of, node_of, upstream
 from pipelines.pipeline.run_target import metadata_connection
@@ -135,8 +134,8 @@ def record_rollback(path: str) -> str | None:
 
 def _record(store: MetadataStore, copy: _Copy, source: mlmd.Artifact) -> None:
     artifact = mlmd.Artifact(type_id=source.type_id, uri=copy.path, state=mlmd.Artifact.LIVE)
-    added = [key for room in hooks("components", "updates") for key in room.PROPERTIES]
-    for key in ("pushed", "parity", "vocabularies", "vocabularies_digest", "model_digest", "reason", *added):
+    properties = version_updates().properties
+    for key in ("pushed", "parity", "vocabularies", "vocabularies_digest", "model_digest", "reason", *properties):
         if key in source.custom_properties:
             artifact.custom_properties[key].CopyFrom(source.custom_properties[key])
     for key, value in {**_facts(copy), ROLLBACK: json.dumps(copy.facts[ROLLBACK])}.items():

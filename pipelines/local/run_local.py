@@ -14,7 +14,7 @@ from rich.console import Console
 
 from components import compat
 from components.pusher.publish import set_version_aside
-from components.pusher.served import damage_of, last_update, pushed_update, served_versions
+from components.pusher.served import damage_of, served_versions, version_updates
 from embedding_core.errors import ConfigError
 from embedding_core.storage import environment_variable, is_remote, scratch_tempdir
 from embedding_core.training.device_choice import choose_placement
@@ -58,7 +58,7 @@ def served_push(store: MetadataStore, pushed: int, destination: str) -> int | No
     if not push.facts.get("pushed"):
         return pushed
     newest = max(served_versions(destination), default=None)
-    if newest is not None and _served_by(push) == (newest, last_update(destination, newest)):
+    if newest is not None and _served_by(push) == (newest, version_updates().last(destination, newest)):
         return pushed
     other = newest_artifact(store, "PushedModel", having={"pushed": 1, "pushed_version": newest})
     if newest is None or other is None:
@@ -68,7 +68,7 @@ def served_push(store: MetadataStore, pushed: int, destination: str) -> int | No
 
 def _served_by(push: Node) -> tuple[int, int]:
     """Return the version and the update that a PushedModel was published as; 0 is the whole version."""
-    return int(push.facts["pushed_version"]), pushed_update(push.facts)
+    return int(push.facts["pushed_version"]), version_updates().pushed(push.facts)
 
 
 def _models(nodes: Mapping[int, Node]) -> list[int]:

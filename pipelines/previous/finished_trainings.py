@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
-from components.pusher.served import MODEL, last_update, pushed_update, served_facts, served_versions
+from components.pusher.served import MODEL, served_facts, served_versions, version_updates
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.storage import is_remote
 from pipelines.config import PipelineConfig
@@ -202,11 +202,11 @@ class FinishedTrainings:
 
     def _unrecorded(self) -> dict[int, Node]:
         """Make a PushedModel, by version, for each push of this pipeline that was killed before it was recorded."""
-        known, unrecorded = pushes_of(self.graph, self.destination), {}
+        known, unrecorded, updates = pushes_of(self.graph, self.destination), {}, version_updates()
         for version in served_versions(self.destination):
             recorded = known.get(version)
-            update = -1 if recorded is None else pushed_update(recorded.facts)
-            run = None if update >= last_update(self.destination, version) else self._run_of_version(version)
+            update = -1 if recorded is None else updates.pushed(recorded.facts)
+            run = None if update >= updates.last(self.destination, version) else self._run_of_version(version)
             if run is not None:
                 uri = os.path.join(self.destination, str(version))
                 unrecorded[version] = Node(id=0, type=_PUSHED_MODEL, uri=uri, facts={}, producer=None, inputs=(run.id,))

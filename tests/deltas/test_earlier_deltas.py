@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from components.deltas.client import apply_chain, newest_chain
-from components.deltas.updates import folder_of, read_chain, write_updates
+from components.deltas.updates import UPDATES, folder_of, read_chain
 from components.pusher.served import MANIFEST, find_published, verify_version, write_manifest
 from embedding_core.deltas.content import Delta
 from embedding_core.deltas.protocol import APPLY_DELTA
@@ -70,7 +70,7 @@ def test_content_of_a_delta_has_todays_bytes(written):
 def test_earlier_manifests_and_layout_have_todays_bytes(written, tmp_path):
     base = written / "served"
     version, first, chain = newest_chain(str(base))
-    write_updates(tmp_path, version, read_chain(base, version, first))
+    UPDATES.write(tmp_path, version, read_chain(base, version, first))
     for link in chain:
         then, now = (Path(folder_of(folder, version), str(link.number)) for folder in (base, tmp_path))
         assert {path.name: path.read_bytes() for path in now.iterdir()} == {

@@ -12,13 +12,12 @@ import pytest
 
 from components.deltas.client import NOTHING, apply_chain, rest_call
 from components.deltas.updates import (
+    UPDATES,
     Link,
     folder_of,
-    last_update,
     numbers_of,
     publish_delta,
     read_chain,
-    updates_of,
 )
 from components.pusher.publish import keep_newest, publish, set_version_aside
 from components.pusher.rollback import roll_back
@@ -91,9 +90,9 @@ def test_removed_newest_deltas_are_noticed(base, removed):
     assert damage_of(str(base), 2) is None
     shutil.rmtree(base / removed)
     assert "of version 2 is missing" in damage_of(str(base), 2)
-    assert last_update(base, 2) == 2
+    assert UPDATES.last(base, 2) == 2
     with pytest.raises(CheckpointError, match="is missing"):
-        updates_of(base / "2", {"deltas": {"digest": "digest 0"}})
+        UPDATES.read(base / "2", {"deltas": {"digest": "digest 0"}})
     with pytest.raises(DeltaError, match="another push came first"):
         publish_delta(base, 2, [link(1)], link(2))
 
@@ -141,7 +140,7 @@ def test_rollback_copies_deltas_and_keep_last_removes_them(base):
 def test_new_version_has_no_deltas_of_a_gone_one_of_its_number(base):
     (base / "2").rename(base.parent / "away")
     assert publish(base.parent / "model", base, check=lambda path: {}, clock=lambda: 2).version == 2
-    assert (numbers_of(base, 2), last_update(base, 2)) == ([], 0)
+    assert (numbers_of(base, 2), UPDATES.last(base, 2)) == ([], 0)
 
 
 def test_deltas_of_a_version_set_aside_are_kept(base):
