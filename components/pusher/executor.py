@@ -9,8 +9,11 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 from tfx import types
 from tfx.dsl.io import fileio
 from tfx.utils import io_utils
@@ -24,7 +27,6 @@ from components.pusher.publish import PushForm
 from components.pusher.push_section import FORMS
 from components.pusher.served import Publication, find_published, identity_of, model_digests
 from components.pusher.trained_model import Sources, Trained, load_trained
-from components.pusher.warmup import write_warmup
 from embedding_core.errors import CheckpointError, NonfiniteError
 from embedding_core.rooms import hooks
 from embedding_core.rows_dtype import dtypes_of_tables
@@ -33,7 +35,9 @@ from embedding_core.serving import public_facts
 from embedding_core.storage import is_remote, scratch_folder
 from embedding_core.top_k_config import TopK
 
-_WARMUP_ROWS = 32
+WARMUP = "assets.extra/tf_serving_warmup_requests"
+"""The file of a version with the requests that TensorFlow Serving sends before the version counts as loaded."""
+_WARMUP_BATCHES = (1, 32)
 _PROVEN_WITH = (keys.TOLERANCE, keys.PARITY_ROWS, keys.PARITY_SPLIT, keys.ROWS_DTYPE, keys.TOP_K, *FORMS)
 
 _log = logging.getLogger(__name__)
@@ -141,7 +145,7 @@ class Executor(ComponentExecutor, PusherExecutor):
                 trained.export(folder, dtypes, top_k, form.export)
             except NonfiniteError as error:
                 raise _NotPushedError(str(error), nonfinite_rows=error.rows) from error
-        write_warmup(folder, trained.requests(trained.synthetic_rows(_WARMUP_ROWS)))
+        write_warmup(folder, trained.requests(trained.synthetic_rows(max(_WARMUP_BATCHES))))
 
         def requests() -> Mapping[str, Any]:
             every = [*rows, *(edge.row for edge in edges_of(trained, rows))]
@@ -169,6 +173,30 @@ def _chosen_form(execution: Execution) -> PushForm:
     settings = {key: execution.json(key) for key in FORMS}
     forms = (room.push_form(settings) for room in hooks("components", "push_form"))
     return next((form for form in forms if form is not None), PushForm())
+
+
+def write_warmup(saved_model: str, requests: Mapping[str, Json]) -> None:
+    """Write requests to a SavedModel, one for each signature and number of rows, as TFRecords of `PredictionLog`.
+
+    Without them the first request to a signature waits for its optimization.
+
+    Args:
+      saved_model: its folder.
+      requests: for each signature, arrays `[rows, ...]` by input name; rows are repeated if there are too few. Every
+        published version contains them, so they must be synthetic.
+    """
+    path = Path(saved_model, WARMUP)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for signature, inputs in requests.items():
+            for batch in _WARMUP_BATCHES:
+                request = predict_pb2.PredictRequest()
+                request.model_spec.signature_name = signature
+                for name, value in inputs.items():
+                    rows = value[[place % len(value) for place in range(batch)]]
+                    request.inputs[name].CopyFrom(tf.make_tensor_proto(rows))
+                log = prediction_log_pb2.PredictionLog(predict_log=prediction_log_pb2.PredictLog(request=request))
+                writer.write(log.SerializeToString(deterministic=True))
 
 
 def _report(done: int, what: str) -> None:

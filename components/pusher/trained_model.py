@@ -100,9 +100,9 @@ class Trained:
         rows_dtype: RowsDtypes = "float32",
         top_k: TopK | None = None,
         form: ExportForm | None = None,
-    ) -> tuple[str, ...]:
-        """Write the serving-only SavedModel, with rows of type `rows_dtype`; return the names of its signatures."""
-        return export_model(
+    ) -> None:
+        """Write the serving-only SavedModel, with rows of type `rows_dtype`."""
+        export_model(
             folder,
             config=self.config,
             tables=self.engine.embedding_tables,
@@ -116,10 +116,10 @@ class Trained:
         )
 
     def round_rows(self, dtypes: Mapping[str, RowsDtype]) -> None:
-        """Replace the rows of tables by those that are served for them as `dtypes`, slice after slice."""
+        """Replace the rows of the tables in `dtypes` by those that are served for them, slice after slice."""
         for name, dtype in dtypes.items():
             table = self.engine.table_variables[name]
-            for start in range(0, 0 if dtype == "float32" else table.shape[0], _ROUNDED):
+            for start in range(0, table.shape[0], _ROUNDED):
                 places = tf.range(start, min(start + _ROUNDED, table.shape[0]))
                 table.scatter_update(tf.IndexedSlices(rounded(tf.gather(table, places).numpy(), dtype), places))
 
@@ -165,15 +165,15 @@ class Trained:
         vectors = self.engine.lookup(batch["ids"])
         numbers = {**batch["dense"], **sequence_lengths(self.config, batch["ids"])}
         served = served_outputs(self.tasks, call_model(self.model, vectors, numbers, self.tasks))
-        towers = self._towers({**numbers, **vectors}) if is_two_tower(self.model) else {}
-        return {
+        scores = {
             "embeddings": {name: value.numpy() for name, value in vectors.items()},
             "serving_default": {name: value.numpy() for name, value in served.items()},
-            **{name: {"vector": value.numpy()} for name, value in towers.items()},
         }
-
-    def _towers(self, inputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        return {"query": self.model.query_vectors(inputs), "candidate": self.model.candidate_vectors(inputs)}
+        if is_two_tower(self.model):
+            inputs = {**numbers, **vectors}
+            scores["query"] = {"vector": self.model.query_vectors(inputs).numpy()}
+            scores["candidate"] = {"vector": self.model.candidate_vectors(inputs).numpy()}
+        return scores
 
 
 def load_trained(sources: Sources) -> Trained:

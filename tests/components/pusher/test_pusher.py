@@ -17,12 +17,11 @@ from tfx.types import artifact_utils, channel_utils, standard_artifacts
 
 from components.artifacts import TableConfigs, Vocabularies
 from components.pusher import EmbeddingPusher, executor
-from components.pusher.executor import Executor
+from components.pusher.executor import WARMUP, Executor
 from components.pusher.proof import prove_again
 from components.pusher.push_section import Push
 from components.pusher.served import served_versions, verify_version
 from components.pusher.trained_model import Trained
-from components.pusher.warmup import WARMUP
 from embedding_core.checkpoint import write_training_checkpoint
 from embedding_core.columns import DenseInputs
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
