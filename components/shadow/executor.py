@@ -12,7 +12,7 @@ from components.base_executor import ComponentExecutor, Execution
 from components.shadow.keys import SHADOW_FILE, log_sizes
 from components.shadow.request_log import read_requests
 from embedding_core.schema import Json
-from embedding_core.shadow.replay import replay
+from embedding_core.shadow.replay import VersionProcess, replay
 from embedding_core.shadow.request_rows import Public
 from embedding_core.shadow.shadow_rules import ShadowRules
 
@@ -49,12 +49,13 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
 def _replayed(execution: Execution) -> Json:
     """Replay the requests, and return the figures."""
     config = read_embedding_config(execution.uri(keys.TABLE_CONFIGS))
-    return replay(
-        execution.uri(PREVIOUS_MODEL),
-        path_utils.serving_model_path(execution.uri(keys.MODEL)),
-        read_requests(execution.properties[REQUESTS]),
-        ShadowRules.from_mapping(execution.json(keys.RULES)),
-        Public.of(config),
-        lambda done: progress.report("Shadow", done, None, unit="requests"),
-        other_k=True,  # `push.top_k` says how many candidates are served, which the trainer's model does not know
-    ).to_json()
+    trained = path_utils.serving_model_path(execution.uri(keys.MODEL))
+    with VersionProcess(execution.uri(PREVIOUS_MODEL)) as old, VersionProcess(trained) as new:
+        return replay(
+            (old, new),
+            read_requests(execution.properties[REQUESTS]),
+            ShadowRules.from_mapping(execution.json(keys.RULES)),
+            Public.of(config),
+            lambda done: progress.report("Shadow", done, None, unit="requests"),
+            other_k=True,  # `push.top_k` says how many candidates are served, which the trainer's model does not know
+        ).to_json()

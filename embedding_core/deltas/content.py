@@ -14,7 +14,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from embedding_core.deltas.protocol import DeltaError
-from embedding_core.deltas.served_state import Array, Layout, ServedState, TableLayout, TableState
+from embedding_core.deltas.served_state import Array, Layout, ServedState, TableLayout, TableState, with_changes
 from embedding_core.deltas.token_table import GONE, hashes_of
 from embedding_core.errors import CheckpointError
 from embedding_core.varints import from_varints, varints
@@ -277,17 +277,10 @@ def _little_endian(values: Array) -> bytes:
 def _applied(change: TableChange, state: TableState) -> TableState:
     rows = state.rows.copy()
     rows[change.rows] = change.values
-    if state.tokens is None or not change.tokens:
+    if state.tokens is None:
         return dataclasses.replace(state, rows=rows)
-    changed = pa.array(change.tokens, pa.large_binary())
-    same = pc.is_in(state.tokens, value_set=changed).to_numpy(zero_copy_only=False)
-    there = change.token_rows >= 0
-    return TableState(
-        rows=rows,
-        tokens=pa.concat_arrays([state.tokens.filter(pa.array(~same)), changed.filter(pa.array(there))]),
-        places=np.concatenate([state.places[~same], change.token_rows[there].astype(np.int64)]),
-        unknown=state.unknown,
-    )
+    tokens, places = with_changes(state.tokens, state.places, change.tokens, change.token_rows)
+    return dataclasses.replace(state, rows=rows, tokens=tokens, places=places)
 
 
 def _require_same_kind(base: ServedState, new: ServedState) -> None:

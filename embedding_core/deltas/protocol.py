@@ -8,6 +8,8 @@ APPLY_DELTA = "apply_delta"
 """The signature that applies a delta."""
 MODEL_DIGEST = "model_digest"
 """The output that gives the digest of what is served."""
+STATE_OUTPUTS = (MODEL_DIGEST,)
+"""The outputs that say what answered, beside the answer."""
 _MIN_SECRET = 16
 
 

@@ -204,26 +204,32 @@ def state_of(
             )
             continue
         names, rows_of = (changed or {}).get(table.name, ((), np.zeros(0, np.int64)))
-        known, places = _with_changes(tokens.get(table.name, ()), names, rows_of)
+        exported = pa.array(tokens.get(table.name, ()), pa.large_binary())
+        known, places = with_changes(exported, np.arange(len(exported)), names, rows_of)
         unknown = np.arange(table.tokens, table.tokens + table.oov_rows)
         tables[table.name] = TableState(rows=rows, tokens=known, places=places, unknown=unknown)
     return ServedState(layout=layout, tables=tables, dense=tuple(dense))
 
 
-def _with_changes(
-    tokens: Sequence[bytes], changed: Sequence[bytes], rows: Array
+def with_changes(
+    tokens: pa.LargeBinaryArray, places: npt.NDArray[np.int64], changed: Sequence[bytes], rows: Array
 ) -> tuple[pa.LargeBinaryArray, npt.NDArray[np.int64]]:
-    """Add, move and remove tokens; changed tokens come last."""
-    first = pa.array(tokens, pa.large_binary())
-    places = np.arange(len(tokens), dtype=np.int64)
-    if not len(changed):
-        return first, places
-    last = pa.array(list(changed), pa.large_binary())
-    same = pc.is_in(first, value_set=last).to_numpy(zero_copy_only=False)
-    there = np.asarray(rows, np.int64) >= 0
+    """Add, move and remove tokens; changed tokens come last.
+
+    Args:
+      tokens: large_binary `[n]`.
+      places: int64 `[n]`, the row of each token.
+      changed: the tokens that came, moved or went.
+      rows: the row of each of them, -1 for one that went.
+    """
+    if not changed:
+        return tokens, places
+    last = pa.array(changed, pa.large_binary())
+    same = pc.is_in(tokens, value_set=last).to_numpy(zero_copy_only=False)
+    there = rows >= 0
     return (
-        pa.concat_arrays([first.filter(pa.array(~same)), last.filter(pa.array(there))]),
-        np.concatenate([places[~same], np.asarray(rows, np.int64)[there]]),
+        pa.concat_arrays([tokens.filter(pa.array(~same)), last.filter(pa.array(there))]),
+        np.concatenate([places[~same], rows[there].astype(np.int64)]),
     )
 
 

@@ -31,7 +31,8 @@ from embedding_core.shadow.shadow_rules import ShadowRules
 
 _PROGRAM = Path(__file__).with_name("answering.py")
 _LONGEST_ERROR = 500
-_STATE_OUTPUTS = {name for room in hooks("embedding_core", "state_outputs") for name in room.STATE_OUTPUTS}
+_TIMEOUT = 900.0  # seconds for an answer
+_STATE_OUTPUTS = {name for room in hooks("embedding_core", "protocol") for name in room.STATE_OUTPUTS}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,12 +63,11 @@ class VersionProcess:
       deltas: number of deltas that were applied to it.
 
     Raises:
-      CheckpointError: the version does not load, or the process takes longer than `timeout` seconds, or ends.
+      CheckpointError: the version does not load, or the process takes too long, or ends.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, timeout: float = 900.0) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
-        self._timeout = timeout
         self._timed_out = False
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         # -I: the child must not find this project through the working directory or PYTHONPATH.
@@ -109,7 +109,7 @@ class VersionProcess:
           CheckpointError: the process ended or took too long.
         """
         try:
-            write_message(self._stdin, {"signature": signature, "outputs": list(outputs)}, inputs)
+            write_message(self._process.stdin, {"signature": signature, "outputs": list(outputs)}, inputs)  # type: ignore[arg-type]
         except OSError:
             raise self._failure(what) from None
         facts, parts = self._received(what)
@@ -120,12 +120,8 @@ class VersionProcess:
         arrays = {name: array_of(part) for name, part in parts.items()}
         return Answer(outputs=arrays, seconds=facts["seconds"])
 
-    @property
-    def _stdin(self) -> Any:
-        return self._process.stdin
-
     def _received(self, what: str) -> tuple[dict[str, Any], dict[str, bytes]]:
-        timer = threading.Timer(self._timeout, self._kill)
+        timer = threading.Timer(_TIMEOUT, self._kill)
         timer.start()
         try:
             message = read_message(self._process.stdout)  # type: ignore[arg-type]
@@ -142,9 +138,7 @@ class VersionProcess:
     def _failure(self, what: str) -> CheckpointError:
         code = self._process.wait()
         if self._timed_out:
-            return CheckpointError(
-                f"{self.path!r} took over {self._timeout:g} s ({what}): check that the machine is free."
-            )
+            return CheckpointError(f"{self.path!r} took over {_TIMEOUT:g} s ({what}): check that the machine is free.")
         self._stderr.seek(0)
         text = error_line(self._stderr.read().decode(errors="replace"))
         return CheckpointError(
@@ -196,48 +190,32 @@ class Request:
 
 
 def replay(
-    old: str,
-    new: str,
+    versions: tuple[VersionProcess, VersionProcess],
     requests: Iterable[Request],
     rules: ShadowRules,
-    public: Public | None = None,
+    public: Public,
     report: Callable[[int], None] = lambda done: None,
     *,
     other_k: bool = False,
 ) -> ShadowReport:
-    """Replay requests on two versions, each in a process of its own.
+    """Replay requests on two versions, whose processes run.
 
     One request at a time is sent, to the one version and then to the other; they take turns in being first. Memory
     does not grow with the number of requests.
 
     Args:
-      old: folder of the SavedModel that is served.
-      new: folder of the SavedModel that would replace it.
+      versions: the version that is served, and the one that would replace it.
       requests: the recorded requests.
       rules: what the new version must keep to.
-      public: what may be shown; None shows digests alone.
+      public: what may be shown.
       report: called with the number of replayed requests from time to time.
       other_k: whether the new version ranks another number of candidates on purpose; see `compare_answers`.
 
     Raises:
       DataError: the log is damaged, holds requests for several models, or none that can be replayed.
-      CheckpointError: a version does not load, or its process ends.
+      CheckpointError: the process of a version ends.
     """
-    with VersionProcess(old) as first, VersionProcess(new) as second:
-        return replay_on((first, second), requests, rules, public, report, other_k=other_k)
-
-
-def replay_on(
-    versions: tuple[VersionProcess, VersionProcess],
-    requests: Iterable[Request],
-    rules: ShadowRules,
-    public: Public | None = None,
-    report: Callable[[int], None] = lambda done: None,
-    *,
-    other_k: bool = False,
-) -> ShadowReport:
-    """Replay requests on the old and the new version, whose processes run; see `replay`."""
-    run = _Replay(versions, rules, public or Public(), other_k)
+    run = _Replay(versions, rules, public, other_k)
     for request in _chosen(requests, rules.model, run):
         run.add(request)
         if run.replayed % _REPORT_EVERY == 0:
@@ -392,7 +370,7 @@ class _Replay:
             slices=self.tally.slices(),
             worst=self.tally.worst(),
             rules=self.rules,
-        ).judged()
+        )
 
 
 def _has_rows(output: npt.NDArray[Any], count: int) -> bool:

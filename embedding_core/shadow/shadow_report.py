@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 
 from embedding_core.errors import nearest
@@ -62,7 +63,6 @@ class ShadowReport:
       slices: figures by output and slice.
       worst: rows with the largest differences, by output.
       rules: the rules.
-      checks: outcome of every rule.
     """
 
     old: VersionFigures
@@ -74,7 +74,11 @@ class ShadowReport:
     slices: Sequence[Json]
     worst: Mapping[str, Sequence[Json]]
     rules: ShadowRules
-    checks: Sequence[Check] = ()
+
+    @functools.cached_property
+    def checks(self) -> list[Check]:
+        """The outcome of every rule."""
+        return list(_checks(self))
 
     @property
     def passed(self) -> bool:
@@ -85,10 +89,6 @@ class ShadowReport:
     def reason(self) -> str:
         """Why rules are not met, a sentence for each; empty if all are met."""
         return " ".join(check.reason for check in self.checks if not check.met)
-
-    def judged(self) -> ShadowReport:
-        """Return the report with the outcome of every rule."""
-        return dataclasses.replace(self, checks=tuple(_checks(self)))
 
     def to_json(self) -> Json:
         """Return the report as JSON values."""

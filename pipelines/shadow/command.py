@@ -72,14 +72,14 @@ def shadow(
         _make_folder(out)
     load_tensorflow()
     from components.shadow.request_log import read_requests
-    from embedding_core.shadow.replay import VersionProcess, replay_on
+    from embedding_core.shadow.replay import VersionProcess, replay
     from pipelines.shadow.page import print_shadow, save_shadow
 
     shown = _public(old).both(_public(new)).with_columns(public or ())
     with VersionProcess(old) as first, VersionProcess(new) as second:
         for process in (first, second):
             _apply_updates(process, secret_variable)
-        report = replay_on((first, second), read_requests(requests), rules, shown)
+        report = replay((first, second), read_requests(requests), rules, shown)
     figures = report.to_json()
     if out is not None:
         save_shadow(figures, out)
