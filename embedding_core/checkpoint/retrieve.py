@@ -34,7 +34,6 @@ def retrieve(
     destination: StrPath,
     *,
     vocabularies: Mapping[str, Vocabulary],
-    step: int | None = None,
     root: str | None = None,
     slice_: tuple[int, int] | None = None,
     nonfinite: NonfiniteRows = "error",
@@ -42,7 +41,7 @@ def retrieve(
     slice_bytes: int = SLICE_BYTES,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Write the tables and slots of a training checkpoint as an embedding checkpoint.
+    """Write the tables and slots of a training checkpoint as an embedding checkpoint, with its step, if it has one.
 
     Args:
       training_checkpoint: prefix of a `tf.train.Checkpoint`, without '.index'. The tables were trained by an engine of
@@ -52,7 +51,6 @@ def retrieve(
       destination: the folder to write, which must be absent or empty.
       vocabularies: those that the tables' rows belong to, by name; they are stored in the checkpoint, so that
         its rows can be found by token even after the training run is deleted.
-      step: training step; None reads it from the checkpoint (0 if it has none).
       root: path at which the training checkpoint holds the tables, such as "embedding"; None finds it.
       slice_: chips of the real TPU that wrote the checkpoint and SparseCores of each, if their tables are stacked and
         it does not say how (TensorFlow 2.16).
@@ -69,13 +67,11 @@ def retrieve(
     """
     reader = BundleReader(os.fspath(training_checkpoint))
     rows_of = rows_of_rooms(reader, config, root, slice_, slice_bytes) or _plain_rows(reader, config, root, slice_bytes)
-    if step is None:
-        step = int(reader.tensor(_STEP).numpy()) if _STEP in reader.entries else 0
     return write_tables(
         destination,
         config,
         rows_of,
-        step=step,
+        step=int(reader.tensor(_STEP).numpy()) if _STEP in reader.entries else 0,
         vocabularies=vocabularies,
         dense=dense,
         nonfinite=nonfinite,

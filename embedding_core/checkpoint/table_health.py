@@ -64,65 +64,59 @@ def measure_checkpoint(
     Raises:
       CheckpointError: data of a checkpoint are damaged or missing.
     """
-    for name in sorted(now.tables):
-        yield measure_table(_Reader(now, base, name, drawn, slice_bytes))
+    for _, table in sorted(now.tables.items()):
+        sources = None if base is None else _sources(now, base, table)
+        blocks = _blocks(now, table, slice_bytes)
+        if base is not None and sources is not None:
+            blocks = _with_base(blocks, base, table, sources, slice_bytes)
+        yield measure_table(_facts(now, table, drawn, sources), blocks)
 
 
-class _Reader:
-    """Reads one table for `measure_table`."""
-
-    def __init__(
-        self,
-        now: CheckpointTables,
-        base: CheckpointTables | None,
-        name: str,
-        drawn: Collection[str],
-        slice_bytes: int,
-    ) -> None:
-        self._now, self._base = now, base
-        self._table = now.tables[name]
-        self._slice_bytes = slice_bytes
-        self._slots = tuple(slot.name for slot in self._table.optimizer.slots) if self._table.optimizer else ()
-        sources = self._sources()
-        self.facts = dataclasses.replace(_facts(now, self._table, drawn), sources=sources)
-
-    def _sources(self) -> npt.NDArray[np.int64] | None:
-        earlier = None if self._base is None else self._base.tables.get(self._table.name)
-        if self._base is None or earlier is None or earlier.dim != self._table.dim:
-            return None
-        try:
-            return row_sources(self._table, earlier, self._now.vocabularies, self._base.vocabularies).rows
-        except CheckpointError:  # raw ids on one side: their rows cannot be told apart
-            return None
-
-    def blocks(self) -> Iterator[Block]:
-        keys = [self._table.name, *(f"{self._table.name}/{slot}" for slot in self._slots)]
-        parts = [self._now.reader.slices(key, self._slice_bytes) for key in keys]
-        if self._base is None or self.facts.sources is None:
-            for (start, rows), *slots in zip(*parts, strict=True):
-                yield Block(start=start, rows=rows, slots=tuple(slot for _, slot in slots))
-            return
-        earlier = self._base.tables[self._table.name]
-        same = type(earlier.optimizer) is type(self._table.optimizer)  # else the slots may have been initialized again
-        old_keys = keys if same else keys[:1]
-        sources = self.facts.sources
-        read, size = self._base.reader.slices, self._slice_bytes
-        olds = [aligned(read(key, size), sources, earlier, size) for key in old_keys]
-        for now, before in zip(zip(*parts, strict=True), zip(*olds, strict=True), strict=True):
-            start, rows = now[0]
-            yield Block(
-                start=start,
-                rows=rows,
-                slots=tuple(slot for _, slot in now[1:]),
-                earlier=Earlier(
-                    known=sources[start : start + len(rows)] >= 0,
-                    rows=before[0][1],
-                    slots=tuple(slot for _, slot in before[1:]),
-                ),
-            )
+def _sources(now: CheckpointTables, base: CheckpointTables, table: TableConfig) -> npt.NDArray[np.int64] | None:
+    """Return the row of the base that each row continues, or -1; None if the base's table cannot be compared."""
+    earlier = base.tables.get(table.name)
+    if earlier is None or earlier.dim != table.dim:
+        return None
+    try:
+        return row_sources(table, earlier, now.vocabularies, base.vocabularies).rows
+    except CheckpointError:  # raw ids on one side: their rows cannot be told apart
+        return None
 
 
-def _facts(now: CheckpointTables, table: TableConfig, drawn: Collection[str]) -> TableFacts:
+def _keys(table: TableConfig) -> list[str]:
+    """Return the keys of a table and its slots."""
+    return [table.name, *(f"{table.name}/{slot.name}" for slot in (table.optimizer.slots if table.optimizer else ()))]
+
+
+def _blocks(now: CheckpointTables, table: TableConfig, slice_bytes: int) -> Iterator[Block]:
+    slices = [now.reader.slices(key, slice_bytes) for key in _keys(table)]
+    for (start, rows), *slots in zip(*slices, strict=True):
+        yield Block(start=start, rows=rows, slots=tuple(slot for _, slot in slots))
+
+
+def _with_base(
+    blocks: Iterator[Block],
+    base: CheckpointTables,
+    table: TableConfig,
+    sources: npt.NDArray[np.int64],
+    slice_bytes: int,
+) -> Iterator[Block]:
+    """Add the rows of the base to the blocks, by token."""
+    earlier = base.tables[table.name]
+    same = type(earlier.optimizer) is type(table.optimizer)  # else the slots may have been initialized again
+    slices = [
+        aligned(base.reader.slices(key, slice_bytes), sources, earlier, slice_bytes)
+        for key in (_keys(table) if same else [table.name])
+    ]
+    for block, ((start, rows), *slots) in zip(blocks, zip(*slices, strict=True), strict=True):
+        known = sources[start : start + len(rows)] >= 0
+        before = Earlier(known=known, rows=rows, slots=tuple(slot for _, slot in slots))
+        yield dataclasses.replace(block, earlier=before)
+
+
+def _facts(
+    now: CheckpointTables, table: TableConfig, drawn: Collection[str], sources: npt.NDArray[np.int64] | None
+) -> TableFacts:
     vocabulary, optimizer = now.vocabulary_of(table), table.optimizer
     constant = table.initializer.name == "constant"
     features = {feature.name for feature in now.features if feature.table == table.name}
@@ -131,6 +125,7 @@ def _facts(now: CheckpointTables, table: TableConfig, drawn: Collection[str]) ->
         rows=table.vocabulary_size,
         dim=table.dim,
         counts=None if vocabulary is None else vocabulary.counts,
+        sources=sources,
         constant=_initial_constant(table) if constant else None,
         zeros=isinstance(optimizer, FTRL) and optimizer.l1_regularization_strength > 0,
         drawn=not features.isdisjoint(drawn),

@@ -6,7 +6,7 @@
 from embedding_core.health.judgement import Finding, Health, bound_of, judge_table
 from embedding_core.health.row_scan import measure_table
 from embedding_core.health.table_figures import HEALTH_FILE, TableFigures
-from embedding_core.health.table_source import Block, Earlier, TableFacts, TableReader
+from embedding_core.health.table_source import Block, Earlier, TableFacts
 
 __all__ = [
     "HEALTH_FILE",
@@ -16,7 +16,6 @@ __all__ = [
     "Health",
     "TableFacts",
     "TableFigures",
-    "TableReader",
     "bound_of",
     "judge_table",
     "measure_table",

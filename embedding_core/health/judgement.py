@@ -92,7 +92,7 @@ FIGURES = {
 """The figures that may have a bound, in the order of a report."""
 
 _KEYS = {"move_unseen": "unseen_move"}
-_OTHER_ROWS = "and others"
+_MOST_TOKENS = 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,8 @@ def _findings(figures: TableFigures, health: Health, name_of_row: Callable[[int]
         if words.few and len(rows) < min(_LEAST_ROWS, figures.rows):
             continue
         tokens = tuple(map(name_of_row, rows))
-        concerned = f" The rows of {', '.join(map(repr, tokens))}{_others(tokens)}." if tokens else ""
+        others = " and others" if len(tokens) >= _MOST_TOKENS else ""
+        concerned = f" The rows of {', '.join(map(repr, tokens))}{others}." if tokens else ""
         reason = (
             f"the {words.what} of table {figures.table!r} is {value:.4g}: it must be at most {bound:g} "
             f"(`health.{key}`).{concerned} Remedy: {words.remedy}; or change the bound if this is intended."
@@ -159,7 +160,3 @@ def _findings(figures: TableFigures, health: Health, name_of_row: Callable[[int]
         yield Finding(
             table=figures.table, figure=figure, value=float(value), key=key, bound=bound, tokens=tokens, reason=reason
         )
-
-
-def _others(tokens: tuple[str, ...]) -> str:
-    return f" {_OTHER_ROWS}" if len(tokens) >= 10 else ""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 from embedding_core.health.table_figures import Counts, Flagged, Mask, TableFigures
-from embedding_core.health.table_source import Block, TableFacts, TableReader
+from embedding_core.health.table_source import Block, TableFacts
 
 Floats = npt.NDArray[np.float64]
 
@@ -168,15 +168,15 @@ def _hashes(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.uint64]:
     return hashes
 
 
-def measure_table(reader: TableReader) -> TableFigures:
+def measure_table(facts: TableFacts, blocks: Iterable[Block]) -> TableFigures:
     """Measure a table in one pass over its rows and those of the previous push, if there was one.
 
     Args:
-      reader: reads the table.
+      facts: what is known of the table besides its rows.
+      blocks: all rows in order, with those of the previous push aligned by token.
     """
-    facts = reader.facts
     scan = RowScan(facts)
-    for block in reader.blocks():
+    for block in blocks:
         scan.add(block)
     figures = [figure for figure in scan.figures() if not (facts.zeros and figure[0] == "zero")]
     return TableFigures(

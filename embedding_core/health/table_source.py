@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -77,13 +75,3 @@ class TableFacts:
             given = self.counts[part]
             counts[: len(given)] = given
         return counts
-
-
-class TableReader(Protocol):
-    """Reads a table, and that of the previous push, in blocks."""
-
-    facts: TableFacts
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield all rows in order, with those of the previous push aligned by token."""
-        ...

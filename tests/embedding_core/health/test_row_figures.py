@@ -35,7 +35,8 @@ class Table:
 
 
 def measured(rows, before=None, **facts):
-    return measure_table(Table(rows, before, **facts))
+    table = Table(rows, before, **facts)
+    return measure_table(table.facts, table.blocks())
 
 
 def changed(rows, at, value):
