@@ -17,6 +17,7 @@ from tfx.utils import path_utils
 
 from components import component_spec as keys
 from components import progress
+from components.artifact_files import read_embedding_config
 from components.base_executor import ComponentExecutor, Execution, files_below
 from components.evaluator.metric_values import ExportedRanking, MetricValues, RankedData
 from components.evaluator.model_scores import Scorer, scored_batches
@@ -132,10 +133,10 @@ def _ranked_data(execution: Execution, settings: RankingSettings, files: Sequenc
     for key in (keys.TABLE_CONFIGS, keys.VOCABULARIES):
         if not execution.inputs.get(key):
             raise ConfigError(f"`{key}` is not given, but `eval_config` has metrics of rankings: they need it.")
-    return RankedData.of_folders(
-        settings,
-        execution.uri(keys.TABLE_CONFIGS),
-        execution.uri(keys.VOCABULARIES),
+    return RankedData(
+        settings=settings,
+        config=read_embedding_config(execution.uri(keys.TABLE_CONFIGS)),
+        vocabularies=execution.uri(keys.VOCABULARIES),
         train_files=files_below(execution.split_folders(keys.EXAMPLES, "train")),
         eval_files=files,
     )

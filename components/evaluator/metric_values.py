@@ -18,7 +18,6 @@ import numpy.typing as npt
 import tensorflow as tf
 from tensorflow_model_analysis.proto import config_pb2
 
-from components.artifact_files import read_embedding_config
 from components.evaluator import own_metrics, tfma_parts
 from components.evaluator.model_scores import ModelScores, Numbers, ScoredBatch, Scorer
 from components.evaluator.tfma_parts import Combiner, Metrics, Positions, SliceGroups
@@ -109,11 +108,6 @@ class RankedData:
     vocabularies: str
     train_files: Sequence[str]
     eval_files: Sequence[str]
-
-    @classmethod
-    def of_folders(cls, settings: RankingSettings, table_configs: str, vocabularies: str, **files: Any) -> RankedData:
-        """Read the tables and features of a TableConfigs artifact."""
-        return cls(settings=settings, config=read_embedding_config(table_configs), vocabularies=vocabularies, **files)
 
     def inputs(self) -> Inputs:
         """Return the inputs that read the ids of candidates and histories."""

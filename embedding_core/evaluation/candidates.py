@@ -16,7 +16,6 @@ from embedding_core.evaluation.queries import (
     Labelled,
     Queries,
     ReadRows,
-    ReadTokens,
     choose_queries,
     rows_of_queries,
     seen_in_training,
@@ -235,7 +234,9 @@ def rank_queries(
     history = _history_reader(inputs, seen_features(inputs.config, towers), tokens)
     shown = None if users is None else history
     queries = choose_queries(eval_files, read, users, most=protocol.queries, seed=seed, history=shown)
-    seen = [_seen_by_users(train_files, read, users, queries)] if protocol.exclude_seen else []
+    seen = []
+    if protocol.exclude_seen and users is not None:
+        seen.append(seen_in_training(train_files, read, users, queries))
     before = history if protocol.exclude_seen else None
     catalog = candidates_of(models, tokens, read, train_files, counted=counted)
     vectors: list[list[Vectors]] = [[] for _ in models]
@@ -258,7 +259,9 @@ def rank_queries(
         )
 
     truths = queries.truths.renumbered(places)
-    excluded = _united([*seen, *([_joined(histories)] if histories else [])], len(queries.rows)).renumbered(places)
+    if histories:
+        seen.append(_joined(histories))
+    excluded = _united(seen, len(queries.rows)).renumbered(places)
     # A true candidate is left out like any other: a mask that spared it would know the answer.
     found = ranked(truths.without(excluded), excluded)
     seen_truths = len(truths.values) - len(found.truths.values)
@@ -292,10 +295,6 @@ def _id_parser(inputs: Inputs, features: Sequence[str]) -> Callable[[tf.Tensor],
         only = dataclasses.replace(only, raw_spec={}, transform=None)
     parse = RowParser(only).traced()
     return lambda serialized: parse(serialized)["ids"]
-
-
-def _seen_by_users(files: Sequence[str], read: ReadRows, users: ReadTokens | None, queries: Queries) -> Lists:
-    return no_lists(len(queries.rows)) if users is None else seen_in_training(files, read, users, queries)
 
 
 def _joined(parts: Sequence[Lists]) -> Lists:

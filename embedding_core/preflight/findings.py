@@ -24,7 +24,7 @@ _IGNORED = re.compile(r"`(\w+)` of the optimizer of table '([^']+)'")
 
 def batch_findings(batch_size: int, topology: Topology) -> Iterator[Finding]:
     """Find a global batch whose size is not a multiple of the number of cores."""
-    cores = topology.hosts * topology.cores_per_host
+    cores = topology.cores
     rest = batch_size % cores
     if rest:
         below, above = batch_size - rest, batch_size - rest + cores

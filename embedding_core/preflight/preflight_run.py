@@ -92,7 +92,7 @@ def preflight(
       make_step: makes the model and one core's step; the pipeline uses `PipelineStep`.
       own_tables: whether `make_step` itself creates and builds the embedding, such as a Keras layer. If so, it receives
         the configuration instead of the embedding, without the hyperparameters that the hardware ignores.
-      hardware: embedding hardware of the slice; None looks it up by the slice's name.
+      hardware: embedding hardware of the slice; None is that of the topology.
       sizes: source of the numbers of rows, for the report.
       notes: further notes for the report.
       checks: further checks of the program, by name.
@@ -102,7 +102,7 @@ def preflight(
     """
     _check(config, batch_size)
     hardware = hardware or hardware_of(topology)
-    rows = max(1, batch_size // _cores(topology))
+    rows = max(1, batch_size // topology.cores)
     plan = memory_plan(config, topology)
     traceable, ignored = without_ignored(config, hardware)
     traced = _traced(traceable, topology, hardware, rows, make_step, own_tables)
@@ -115,7 +115,7 @@ def preflight(
         topology=dataclasses.asdict(topology),
         hardware=hardware,
         sizes=sizes,
-        batch={"rows": batch_size, "cores": _cores(topology), "rows_per_core": rows},
+        batch={"rows": batch_size, "cores": topology.cores, "rows_per_core": rows},
         tables=[_table(config, table, plan) for table in config.tables],
         features=[_feature(config, feature.name, rows) for feature in config.features],
         memory=plan,
@@ -145,10 +145,6 @@ def _check(config: EmbeddingConfig, batch_size: int) -> None:
     for table in config.tables:
         if table.optimizer is None:
             raise ConfigError(f"`optimizer` of table {table.name!r} is None: give every table one before preflight.")
-
-
-def _cores(topology: Topology) -> int:
-    return topology.hosts * topology.cores_per_host
 
 
 def _traced(

@@ -80,20 +80,19 @@ def _table(table: TPUEmbeddingConfiguration.TableDescriptor) -> Json:
 
 Hardware: TypeAlias = Literal["V0", "V1", "V2"]
 
-_HARDWARE: Mapping[str, Hardware] = {"v2": "V1", "v3": "V1", "v4": "V1", "v5e": "V0", "v5p": "V2", "v6e": "V2"}
-# The numbers of TPUHardwareFeature.EmbeddingFeature, and the number of SparseCores of a chip.
-_FEATURE_NUMBERS: Mapping[Hardware, int] = {"V0": 0, "V1": 1, "V2": 2}
-_SPARSE_CORES = {"v5p": 4, "v6e": 2}
+_FEATURE_NUMBERS: Mapping[Hardware, int] = {"V0": 0, "V1": 1, "V2": 2}  # of TPUHardwareFeature.EmbeddingFeature
 _QUESTION = "IsTPUEmbeddingInitialized"
 _lock = threading.Lock()
 
 
 def hardware_of(topology: Topology) -> Hardware:
-    """Look up the embedding hardware of a slice by its name: "V1", "V2" (SparseCore), or "V0" for none.
+    """Return the embedding hardware of a slice: "V1", "V2" (SparseCore), or "V0" for none.
 
     A real TPU reports its hardware (`tf.tpu.experimental.HardwareFeature`).
     """
-    return _HARDWARE[generation_of(topology)]
+    if topology.sparse_cores:
+        return "V2"
+    return "V0" if topology.placement == "replicated" else "V1"
 
 
 def generation_of(topology: Topology) -> str:
@@ -143,7 +142,7 @@ class _TopologyResolver(tf.distribute.cluster_resolver.ClusterResolver):
         """The fields of the proto TPUHardwareFeature that TensorFlow reads."""
         return types.SimpleNamespace(
             embedding_feature=_FEATURE_NUMBERS[self._hardware],
-            num_embedding_devices_per_chip=_SPARSE_CORES.get(generation_of(self._topology), 0),
+            num_embedding_devices_per_chip=self._topology.sparse_cores,
         )
 
     def cluster_spec(self) -> tf.train.ClusterSpec:

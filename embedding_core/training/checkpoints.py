@@ -76,11 +76,6 @@ class RunState:
         """Number of steps done."""
         return int(self._trainable.step.numpy())
 
-    @property
-    def is_saved(self) -> bool:
-        """Whether the state of this step is saved."""
-        return self.step in self._best_of
-
     def save(self, history: str) -> None:
         """Save everything to resume from, with the history of the run as JSON.
 
@@ -90,9 +85,9 @@ class RunState:
           TrainingError: a row of a table is not finite, and `nonfinite` is "error". Previous checkpoints stay.
           CheckpointError: the state cannot be written.
         """
-        if self.is_saved:
-            return
         step, best = self.step, int(self.best_step.numpy())
+        if step in self._best_of:
+            return
         self._check_finite()
         self._states.save(step, self._all.write, files={HISTORY: history}, facts={_BEST: best})
         self._best_of[step] = best

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import tensorflow as tf
 
 from embedding_core.checkpoint.dense import DensePart, named_variables, read_dense, shapes_and_dtypes
-from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import CheckpointError
 from embedding_core.schema import Json
-from embedding_core.tasks import Task
 from embedding_core.training.step import Trainable
+from embedding_core.training.training_inputs import Inputs
 from embedding_core.training_config import DenseStart
 
 Ranges: TypeAlias = Mapping[str, Json]
@@ -23,22 +22,23 @@ _SCALE = ("column", "log1p", "mean", "deviation", "limit")
 _RECORDED_LATER = ("combiners", "tasks")  # releases up to 0.2.0 did not record them
 
 
-def dense_inputs(config: EmbeddingConfig, dense: tuple[str, ...], tasks: Sequence[Task]) -> Json:
+def dense_inputs(inputs: Inputs) -> Json:
     """Describe a model's inputs and labels, in order, as JSON; equal shapes are not enough to restore weights.
 
     The loss of a regression is not among them: with each loss the output is a value of the label.
     """
+    config = inputs.config
     features = [
         [feature.name, config.table_of(feature.name).dim, feature.max_sequence_length] for feature in config.features
     ]
     combined = [feature.name for feature in config.features if not feature.max_sequence_length]
     described = {
         "features": features,
-        "dense": list(dense),
+        "dense": list(inputs.dense),
         "combiners": {name: config.table_of(name).combiner for name in combined},
-        "tasks": [[task.name, task.kind, task.source] for task in tasks],
+        "tasks": [[task.name, task.kind, task.source] for task in inputs.tasks],
     }
-    if classes := {task.name: list(task.classes) for task in tasks if task.is_multiclass}:
+    if classes := {task.name: list(task.classes) for task in inputs.tasks if task.is_multiclass}:
         described["classes"] = classes
     return described
 

@@ -227,7 +227,7 @@ class KerasRun:
         job = self._job
         state = RunState(trainable, os.path.join(folder, "unused"), job.training.nonfinite_rows)
         checkpoint = state.write(os.path.join(folder, "checkpoints"))
-        inputs = dense_inputs(job.inputs.config, job.inputs.dense, job.inputs.tasks)
+        inputs = dense_inputs(job.inputs)
         dense = os.path.join(folder, DENSE)
         write_dense(dense, trainable.model, trainable.optimizer, name=_OPTIMIZER, inputs=inputs, ranges=job.ranges)
         return checkpoint

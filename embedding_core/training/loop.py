@@ -117,40 +117,31 @@ class Summaries:
 
     def __init__(self, folder: str) -> None:
         """Open the writers of the three folders below `folder`."""
-        self._train = tf.summary.create_file_writer(os.path.join(folder, "train"))
-        self._eval = tf.summary.create_file_writer(os.path.join(folder, "eval"))
-        self._validation = tf.summary.create_file_writer(os.path.join(folder, "validation"))
+        self._writers = {
+            name: tf.summary.create_file_writer(os.path.join(folder, name)) for name in ("train", "validation", "eval")
+        }
 
     def add_train(self, step: int, loss: float, rows_per_second: float) -> None:
         """Write loss and rate of the last steps."""
-        with self._train.as_default(step=step):
+        with self._writers["train"].as_default(step=step):
             tf.summary.scalar("loss", loss)
             tf.summary.scalar("rows_per_second", rows_per_second)
 
-    def add_eval(self, step: int, result: Evaluation) -> None:
-        """Write the figures of an evaluation."""
-        _write(self._eval, step, result)
-
-    def add_validation(self, step: int, result: Evaluation) -> None:
-        """Write the figures of an evaluation of the validation part."""
-        _write(self._validation, step, result)
+    def add(self, part: str, step: int, result: Evaluation) -> None:
+        """Write the figures of an evaluation of "eval", the eval split, or of "validation", the validation part."""
+        with self._writers[part].as_default(step=step):
+            tf.summary.scalar("loss", result.loss)
+            tf.summary.scalar("auc", result.auc)
+            for name, figures in result.tasks.items() if len(result.tasks) > 1 else ():
+                tf.summary.scalar(f"loss/{name}", figures.loss)
+                tf.summary.scalar(f"auc/{name}", figures.auc)
+            for name, value in result.metrics.items():
+                tf.summary.scalar(f"metrics/{name}", value)
 
     def close(self) -> None:
         """Flush and close the files."""
-        self._train.close()
-        self._eval.close()
-        self._validation.close()
-
-
-def _write(writer: tf.summary.SummaryWriter, step: int, result: Evaluation) -> None:
-    with writer.as_default(step=step):
-        tf.summary.scalar("loss", result.loss)
-        tf.summary.scalar("auc", result.auc)
-        for name, figures in result.tasks.items() if len(result.tasks) > 1 else ():
-            tf.summary.scalar(f"loss/{name}", figures.loss)
-            tf.summary.scalar(f"auc/{name}", figures.auc)
-        for name, value in result.metrics.items():
-            tf.summary.scalar(f"metrics/{name}", value)
+        for writer in self._writers.values():
+            writer.close()
 
 
 # Runs the training loop: steps, evaluations, early stopping, checkpoints, resume.
@@ -368,7 +359,7 @@ class Loop:
         if not self.history.has_eval(0):
             result = self._measure(self._data.eval())
             self.history.add_eval(0, result)
-            summaries.add_eval(0, result)
+            summaries.add("eval", 0, result)
 
     def _evaluate(self, step: int, summaries: Summaries) -> None:
         """Evaluate validation part and eval split before recording either: SIGTERM must not leave half a record."""
@@ -376,10 +367,10 @@ class Loop:
         validation = None if batches is None else self._measure(batches)
         result = self._measure(self._data.eval())
         self.history.add_eval(step, result)
-        summaries.add_eval(step, result)
+        summaries.add("eval", step, result)
         if validation is not None:
             self.history.add_validation(step, validation)
-            summaries.add_validation(step, validation)
+            summaries.add("validation", step, validation)
         if self._job.training.early_stopping is not None:
             self._judge(step, self._job.training.early_stopping, validation)
 

@@ -138,18 +138,18 @@ def shuffled_batches(
     *,
     rows: int,
     start: int,
-    batch_size: int | None = None,
-    steps: int = 0,
-    keep: Keep | None = None,
+    batch_size: int,
+    steps: int,
+    keep: Keep | None,
 ) -> tf.data.Dataset:
     """Make endless batches of serialized examples, in a different order in each epoch.
 
     Args:
       files: TFRecord files.
-      config: settings with batch size, shuffle buffer and seed.
+      config: settings with shuffle buffer and seed.
       rows: number of kept rows in the files.
       start: step of the first batch; previous batches of its epoch are read but not parsed, previous epochs not read.
-      batch_size: replaces the configuration's.
+      batch_size: number of rows of a batch.
       steps: minimum number of batches per epoch; empty batches are appended to reach it.
       keep: filter of serialized rows; None for all.
 
@@ -158,8 +158,7 @@ def shuffled_batches(
     """
     compression = record_compression(files)
     names = tf.constant(sorted(files))
-    size = batch_size or config.batch_size
-    filled = steps_per_epoch(rows, size)
+    filled = steps_per_epoch(rows, batch_size)
 
     @as_written
     def epoch(number: tf.Tensor) -> tf.data.Dataset:
@@ -169,7 +168,7 @@ def shuffled_batches(
         records = _records(order, compression, keep)
         draw = tf.random.stateless_uniform([], seed, minval=None, maxval=None, dtype=tf.int64)
         shuffled = records.shuffle(max(1, min(rows, config.shuffle_buffer)), seed=draw, reshuffle_each_iteration=False)
-        return _followed_by_empty(shuffled.batch(size), steps - filled)
+        return _followed_by_empty(shuffled.batch(batch_size), steps - filled)
 
     first, skipped = divmod(start, max(filled, steps))
     epochs = tf.data.Dataset.range(first, tf.int64.max)

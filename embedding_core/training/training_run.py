@@ -111,7 +111,7 @@ def _start_warm(job: TrainingJob, trainable: Trainable, history: History, placem
     report = start_dense(
         job.dense_start,
         trainable,
-        inputs=dense_inputs(job.inputs.config, job.inputs.dense, job.inputs.tasks),
+        inputs=dense_inputs(job.inputs),
         ranges=job.ranges,
         optimizer=job.training.dense_optimizer.name,
     )
@@ -129,7 +129,7 @@ def _start_warm(job: TrainingJob, trainable: Trainable, history: History, placem
 
 def _write_dense(job: TrainingJob, trainable: Trainable, folder: str) -> None:
     """Save the dense part for runs that start from this one."""
-    inputs = dense_inputs(job.inputs.config, job.inputs.dense, job.inputs.tasks)
+    inputs = dense_inputs(job.inputs)
     name = job.training.dense_optimizer.name
     write_dense(folder, trainable.model, trainable.optimizer, name=name, inputs=inputs, ranges=job.ranges)
 

@@ -10,12 +10,13 @@ import pytest
 
 from embedding_core.checkpoint import latest_training_checkpoint, load_checkpoint_into, remap, retrieve, verify
 from embedding_core.checkpoint.dense import read_dense
-from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.optimizers import Adagrad
 from embedding_core.tasks import POSITIVE, Task
 from embedding_core.training import dense_start, train
 from embedding_core.training.dense_start import dense_inputs
+from embedding_core.training.training_inputs import Inputs
 from embedding_core.training_config import DenseStart
 from embedding_core.vocabulary import Vocabulary
 from tests.embedding_core.training.test_training import WORDS, job_in, state_of
@@ -125,10 +126,12 @@ def test_other_meaning_of_labels_or_rows_is_named(days, tmp_path, change, reason
 
 def test_order_of_labels_matters_but_not_the_loss_of_one():
     table = TableConfig(name="words", vocabulary_size=2, dim=1)
-    config = EmbeddingConfig(tables=[table], features=[FeatureConfig(name="word", table="words")])
-    squared, huber = (Task(kind="regression", loss=loss) for loss in ("squared", "huber"))
-    described = [dense_inputs(config, (), tasks) for tasks in ([squared, POSITIVE], [huber, POSITIVE])]
-    assert described[0] == described[1] != dense_inputs(config, (), [POSITIVE, squared])
+    feature = FeatureConfig(name="word", table="words", column=ColumnConfig(name="word"))
+    inputs = Inputs(config=EmbeddingConfig(tables=[table], features=[feature]), vocabularies={})
+    squared, huber = (Task(name="price", kind="regression", loss=loss) for loss in ("squared", "huber"))
+    orders = ([squared, POSITIVE], [huber, POSITIVE], [POSITIVE, squared])
+    described = [dense_inputs(dataclasses.replace(inputs, tasks=tasks)) for tasks in orders]
+    assert described[0] == described[1] != described[2]
 
 
 def test_dense_part_without_record_of_labels_says_so(days, tmp_path, monkeypatch, caplog):
