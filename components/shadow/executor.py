@@ -13,7 +13,7 @@ from components.shadow.keys import SHADOW_FILE, log_sizes
 from components.shadow.request_log import read_requests
 from embedding_core.schema import Json
 from embedding_core.shadow.replay import VersionProcess, replay
-from embedding_core.shadow.request_rows import Public
+from embedding_core.shadow.request_rows import Visibility
 from embedding_core.shadow.shadow_rules import ShadowRules
 
 PREVIOUS_MODEL, REQUESTS, REQUEST_FILES = "previous_model", "requests", "request_files"
@@ -55,7 +55,7 @@ def _replayed(execution: Execution) -> Json:
             (old, new),
             read_requests(execution.properties[REQUESTS]),
             ShadowRules.from_mapping(execution.json(keys.RULES)),
-            Public.of(config),
+            Visibility.of(config),
             lambda done: progress.report("Shadow", done, None, unit="requests"),
             other_k=True,  # `push.top_k` says how many candidates are served, which the trainer's model does not know
         ).to_json()

@@ -88,7 +88,7 @@ def placeholders(model: Model, values: Sequence[Ids], weights: Sequence[Weights]
 # activations to the engine, once, and returns zero for the weight itself.
 
 
-def trapped(
+def with_table_updates(
     helper: tf.Variable, look_up: Callable[[], list[tf.Tensor]], update: Callable[[Gradients], None], owner: str
 ) -> list[tf.Tensor]:
     """Call `look_up`, and pass the gradients of its activations to `update` when they are computed.
@@ -331,14 +331,14 @@ class TPUEmbedding(tf_keras.layers.Layer):
     def _trained(self, lookup: Lookup) -> list[tf.Tensor]:
         """Return the activations of a lookup; if the engine trains the tables, their gradients update the tables."""
         train = lookup.update
-        if train is None or not self.trainable:  # every tape.gradient through `trapped` would train
+        if train is None or not self.trainable:  # every tape.gradient through `with_table_updates` would train
             return lookup.activations()
         helper = getattr(self, _HELPER)
 
         def update(gradients: Gradients) -> None:
             train(self._state.loss_scale.unscaled(gradients, self.name, self.compute_dtype))
 
-        return trapped(helper, lookup.activations, update, self.name)
+        return with_table_updates(helper, lookup.activations, update, self.name)
 
     @property
     def loss_scale_optimizer(self) -> LossScaler:

@@ -111,7 +111,7 @@ class Rows:
       name: name of the block.
       start: position of the table's first row in the block.
       count: number of rows of the table.
-      nothing: position of a row of zeros in the block; None if it has none.
+      zeros: position of a row of zeros in the block; None if it has none.
       updated: whether rows are written to the block while it is served. Rows are then gathered from the variable, which
         locks it, and are not read through `read_value`, which would copy the whole block after the first write.
     """
@@ -120,7 +120,7 @@ class Rows:
     name: str
     start: int
     count: int
-    nothing: int | None = None
+    zeros: int | None = None
     updated: bool = False
 
     def at(self, places: tf.Tensor) -> tf.Tensor:
@@ -142,7 +142,7 @@ class Counts(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Single:
+class SingleIds:
     """The ids of one feature that has one value per example.
 
     Attributes:
@@ -157,7 +157,7 @@ class Single:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Several:
+class ListedIds:
     """The ids of one feature that has any number of values per example, whose rows are combined.
 
     Attributes:
@@ -183,7 +183,7 @@ def is_row(ids: tf.Tensor, rows: Any) -> tf.Tensor:
     return tf.less(tf.bitcast(ids, tf.uint64), tf.constant(rows, tf.uint64))
 
 
-def look_up_single(features: Mapping[str, Single], missing: int) -> tuple[dict[str, tf.Tensor], list[Counts]]:
+def look_up_single(features: Mapping[str, SingleIds], missing: int) -> tuple[dict[str, tf.Tensor], list[Counts]]:
     """Look up the row of each id; zeros for a missing id, or one outside its table.
 
     Args:
@@ -205,7 +205,7 @@ def look_up_single(features: Mapping[str, Single], missing: int) -> tuple[dict[s
     return vectors, invalid
 
 
-def _stacked(features: Sequence[Single]) -> tf.Tensor:
+def _stacked(features: Sequence[SingleIds]) -> tf.Tensor:
     """Stack the ids to `[features, B]`, with -1 for missing tokens; features with lengths must come first."""
     with_lengths = sum(feature.lengths is not None for feature in features)
     ids = tf.stack([feature.ids for feature in features])
@@ -224,13 +224,13 @@ def _gathered(rows: Sequence[Rows], ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
     """
     outside = tf.bitcast(ids, tf.uint64) >= size_constant([[row.count] for row in rows], tf.uint64)
     places = ids + size_constant([[row.start] for row in rows], tf.int64)
-    nothing = rows[0].nothing
-    places = tf.where(outside, size_constant(nothing or 0, tf.int64), places)
+    zeros = rows[0].zeros
+    places = tf.where(outside, size_constant(zeros or 0, tf.int64), places)
     vectors = decoded(rows[0].at(places))
-    if nothing is None:
+    if zeros is None:
         indices = tf.where(outside)
-        zeros = tf.zeros([tf.shape(indices)[0], vectors.shape[-1]], vectors.dtype)
-        vectors = tf.tensor_scatter_nd_update(vectors, indices, zeros)
+        filling = tf.zeros([tf.shape(indices)[0], vectors.shape[-1]], vectors.dtype)
+        vectors = tf.tensor_scatter_nd_update(vectors, indices, filling)
     return vectors, outside
 
 
@@ -241,7 +241,7 @@ def look_up_sequence(rows: Rows, ids: tf.RaggedTensor, length: int) -> tf.Tensor
     return tf.reshape(gathered, [-1, length, gathered.shape[-1]])
 
 
-def look_up_several(features: Mapping[str, Several]) -> tuple[dict[str, tf.Tensor], list[Counts]]:
+def look_up_lists(features: Mapping[str, ListedIds]) -> tuple[dict[str, tf.Tensor], list[Counts]]:
     """Return the combined rows of each example, float32 `[B, dim]` by name, and how many ids were dropped."""
     if not features:
         return {}, []
@@ -261,7 +261,7 @@ def look_up_several(features: Mapping[str, Several]) -> tuple[dict[str, tf.Tenso
 
 
 def _filtered(
-    features: Sequence[Several], splits: tf.Tensor, batch: tf.Tensor
+    features: Sequence[ListedIds], splits: tf.Tensor, batch: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return the positions of the valid ids in the block, their segments, and how many ids were dropped, by feature.
 
@@ -298,7 +298,7 @@ def _of_each(facts: Sequence[int], offsets: tf.Tensor, sizes: tf.Tensor) -> tf.T
     return ranges - tf.range(offsets[0], offsets[-1] + sizes[-1])
 
 
-def _valid(features: Sequence[Several], ids: tf.Tensor, offsets: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
+def _valid(features: Sequence[ListedIds], ids: tf.Tensor, offsets: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
     """Return which ids are valid, bool `[N]`: with lengths, those of non-empty tokens, else those in their table."""
     lengths = [feature.lengths for feature in features if feature.lengths is not None]
     with_lengths = len(lengths)
@@ -323,7 +323,7 @@ def _parts(
     return list(zip(tf.split(places, left, num=number), tf.split(segments, left, num=number), strict=True))
 
 
-def _combined(feature: Several, places: tf.Tensor, segments: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+def _combined(feature: ListedIds, places: tf.Tensor, segments: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     if feature.rows.block.dtype == tf.float32 and not feature.rows.updated:
         return combine_in_order(feature.rows.block.read_value(), segments, count, feature.combiner, places=places)
     return combine_in_order(decoded(feature.rows.at(places)), segments, count, feature.combiner)

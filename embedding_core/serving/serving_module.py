@@ -27,12 +27,12 @@ from embedding_core.model_inputs import length_name, length_of
 from embedding_core.rows_dtype import RowsDtypes, dtypes_of_tables
 from embedding_core.serving.lookups import (
     Counts,
+    ListedIds,
     Rows,
-    Several,
-    Single,
+    SingleIds,
     is_row,
+    look_up_lists,
     look_up_sequence,
-    look_up_several,
     look_up_single,
 )
 from embedding_core.serving.table_blocks import (
@@ -176,11 +176,11 @@ class ServingModule(tf.Module):
             if feature.max_sequence_length:
                 sequences.append(feature.name)
             elif isinstance(value, tf.Tensor) and value.shape.rank == 1 and not _column_of(feature).many:
-                single[feature.name] = self._single(feature, value)
+                single[feature.name] = self._single_ids(feature, value)
             else:
-                several[feature.name] = self._several(feature, value)
+                several[feature.name] = self._listed_ids(feature, value)
         activations, invalid = look_up_single(single, MISSING_INT)
-        combined, dropped = look_up_several(several)
+        combined, dropped = look_up_lists(several)
         activations.update(combined)
         for name in sequences:
             feature = config.feature(name)
@@ -212,22 +212,22 @@ class ServingModule(tf.Module):
         """Locate the rows of a table in its block."""
         return self._rows[table]
 
-    def _single(self, feature: FeatureConfig, value: tf.Tensor) -> Single:
+    def _single_ids(self, feature: FeatureConfig, value: tf.Tensor) -> SingleIds:
         table, rows = self._config.table(feature.table), self.rows_of(feature.table)
         if table.vocabulary is not None:
             text = text_of(_column_of(feature), value)
-            return Single(rows=rows, ids=self.token_tables[table.name].ids_of(text), lengths=_lengths(table, text))
+            return SingleIds(rows=rows, ids=self.token_tables[table.name].ids_of(text), lengths=_lengths(table, text))
         if feature.invalid_id == "row":
             value = tf.where(is_row(value, rows.count) | (value == MISSING_INT), value, rows.count - 1)
-        return Single(rows=rows, ids=value)
+        return SingleIds(rows=rows, ids=value)
 
-    def _several(self, feature: FeatureConfig, value: Values) -> Several:
+    def _listed_ids(self, feature: FeatureConfig, value: Values) -> ListedIds:
         table, rows = self._config.table(feature.table), self.rows_of(feature.table)
         if table.vocabulary is not None:
             texts = texts_of(_column_of(feature), value)
             ids = texts.with_values(self.token_tables[table.name].ids_of(texts.values))
-            return Several(rows=rows, ids=ids, lengths=_lengths(table, texts.values), combiner=table.combiner)
-        return Several(rows=rows, ids=self._raw_ids(feature, value), combiner=table.combiner)
+            return ListedIds(rows=rows, ids=ids, lengths=_lengths(table, texts.values), combiner=table.combiner)
+        return ListedIds(rows=rows, ids=self._raw_ids(feature, value), combiner=table.combiner)
 
     def _raw_ids(self, feature: FeatureConfig, value: Values) -> tf.RaggedTensor:
         ids, count = rows_of(_column_of(feature), value), self.rows_of(feature.table).count

@@ -93,13 +93,13 @@ def tables_to_blocks(
             for part in _with_spare(_parts(tables[table.name]), counts[table.name] - table.vocabulary_size)
         ]
         size = sum(counts.values())
-        nothing = None if _is_large(members[0]) else size
-        block = variables[name] = _variable(name, parts, dtypes[members[0].name], with_nothing=nothing is not None)
+        zeros = None if _is_large(members[0]) else size
+        block = variables[name] = _variable(name, parts, dtypes[members[0].name], with_zeros=zeros is not None)
         start = 0
         for table in members:
             count = counts[table.name]
             updated = spare is not None
-            rows[table.name] = Rows(block=block, name=name, start=start, count=count, nothing=nothing, updated=updated)
+            rows[table.name] = Rows(block=block, name=name, start=start, count=count, zeros=zeros, updated=updated)
             start += count
     return variables, rows
 
@@ -129,11 +129,11 @@ def _require_shape(table: TableConfig, value: TableRows) -> None:
         )
 
 
-def _variable(name: str, parts: Sequence[Part], dtype: RowsDtype, *, with_nothing: bool) -> tf.Variable:
+def _variable(name: str, parts: Sequence[Part], dtype: RowsDtype, *, with_zeros: bool) -> tf.Variable:
     """Concatenate the parts and, if asked for, a row of zeros, as rows of type `dtype`."""
-    if len(parts) == 1 and not with_nothing and _is_plain(parts[0]) and parts[0].dtype == dtype:
+    if len(parts) == 1 and not with_zeros and _is_plain(parts[0]) and parts[0].dtype == dtype:
         return cast(tf.Variable, parts[0])
-    count, start = sum(int(part.shape[0]) for part in parts) + with_nothing, 0
+    count, start = sum(int(part.shape[0]) for part in parts) + with_zeros, 0
     shape = (count, row_width(int(parts[0].shape[1]), dtype))
     with tf.device(_CPU):
         block = tf.Variable(tf.zeros(shape, dtype), trainable=False, name=name)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from embedding_core.proof.parity import gaps, is_text, json_number
 from embedding_core.schema import Json
-from embedding_core.shadow.request_rows import Public, RequestRows
+from embedding_core.shadow.request_rows import RequestRows, Visibility
 
 Array: TypeAlias = npt.NDArray[Any]
 _FIRST = (1, 10)
@@ -246,7 +246,7 @@ class Tally:
       outputs: figures over all rows, by `<signature>/<output>`.
     """
 
-    def __init__(self, slices: tuple[str, ...], worst_rows: int, public: Public) -> None:
+    def __init__(self, slices: tuple[str, ...], worst_rows: int, public: Visibility) -> None:
         self.outputs: dict[str, OutputTally] = {}
         self._columns, self._worst_rows, self._public = slices, worst_rows, public
         self._sliced: dict[tuple[str, str, str], OutputTally] = {}
@@ -322,11 +322,11 @@ class Tally:
                 heapq.heappop(heap)
 
 
-def _shown(values: Any, public: Public) -> str:
+def _shown(values: Any, public: Visibility) -> str:
     """Show the first values of an answer to one row."""
     flat = np.ravel(values)
     if is_text(flat):
-        shown = Public(frozenset([""] if public.answers else []))
+        shown = Visibility(frozenset([""] if public.answers else []))
         texts = [shown.shown("", text) for text in flat[:_LONGEST]]
     else:
         texts = [f"{float(number):.6g}" for number in flat[:_LONGEST]]

@@ -23,7 +23,7 @@ from embedding_core.rooms import hooks
 from embedding_core.schema import Json
 from embedding_core.shadow.answer_differences import Distribution, Tally, compare_answers
 from embedding_core.shadow.answering import array_of, read_message, write_message
-from embedding_core.shadow.request_rows import Public, RequestRows
+from embedding_core.shadow.request_rows import RequestRows, Visibility
 from embedding_core.shadow.shadow_report import ShadowReport, VersionFigures
 from embedding_core.shadow.shadow_rules import ShadowRules
 
@@ -193,7 +193,7 @@ def replay(
     versions: tuple[VersionProcess, VersionProcess],
     requests: Iterable[Request],
     rules: ShadowRules,
-    public: Public,
+    public: Visibility,
     report: Callable[[int], None] = lambda done: None,
     *,
     other_k: bool = False,
@@ -253,7 +253,7 @@ class _Replay:
     """The figures of a replay so far."""
 
     def __init__(
-        self, versions: tuple[VersionProcess, VersionProcess], rules: ShadowRules, public: Public, other_k: bool
+        self, versions: tuple[VersionProcess, VersionProcess], rules: ShadowRules, public: Visibility, other_k: bool
     ) -> None:
         self.versions, self.rules, self.public, self._other_k = versions, rules, public, other_k
         self.tally = Tally(rules.slices, rules.worst_rows, public)

@@ -25,7 +25,7 @@ _ABSENT = "(missing)"
 
 
 @dataclasses.dataclass(frozen=True)
-class Public:
+class Visibility:
     """What of a request and its answer may be shown; all other tokens and whole numbers are shown as digests.
 
     Attributes:
@@ -37,12 +37,12 @@ class Public:
     answers: bool = False
 
     @classmethod
-    def of(cls, config: EmbeddingConfig) -> Public:
+    def of(cls, config: EmbeddingConfig) -> Visibility:
         """Return the columns of features that are not private, neither by their vocabulary nor by their column."""
         return cls.from_json(public_facts(config))
 
     @classmethod
-    def from_json(cls, values: Json) -> Public:
+    def from_json(cls, values: Json) -> Visibility:
         """Read what `to_json` gave."""
         return cls(frozenset(values["columns"]), bool(values["answers"]))
 
@@ -50,11 +50,11 @@ class Public:
         """Return JSON values."""
         return {"columns": sorted(self.columns), "answers": self.answers}
 
-    def both(self, other: Public) -> Public:
+    def both(self, other: Visibility) -> Visibility:
         """Return what may be shown by both."""
-        return Public(self.columns & other.columns, self.answers and other.answers)
+        return Visibility(self.columns & other.columns, self.answers and other.answers)
 
-    def with_columns(self, columns: Iterable[str]) -> Public:
+    def with_columns(self, columns: Iterable[str]) -> Visibility:
         """Return a copy that also shows these columns."""
         return dataclasses.replace(self, columns=self.columns | set(columns))
 
@@ -97,7 +97,7 @@ class RequestRows:
             for name, value in self._inputs.items()
         }
 
-    def slices(self, columns: Collection[str], public: Public) -> dict[tuple[str, str], npt.NDArray[np.bool_]]:
+    def slices(self, columns: Collection[str], public: Visibility) -> dict[tuple[str, str], npt.NDArray[np.bool_]]:
         """Return by column and shown value which rows have that value; a row of several values is in several slices."""
         found: dict[tuple[str, str], npt.NDArray[np.bool_]] = {}
         for row in range(self.count or 0) if columns else ():
@@ -108,7 +108,7 @@ class RequestRows:
                     found.setdefault((column, text), np.zeros(self.count or 0, bool))[row] = True
         return found
 
-    def shown(self, row: int, public: Public) -> dict[str, str]:
+    def shown(self, row: int, public: Visibility) -> dict[str, str]:
         """Return the row as texts by column; of a long list the first values."""
         return {name: _shown(name, values, public) for name, values in sorted(self.columns(row).items())}
 
@@ -117,7 +117,7 @@ def _is_missing(value: Value) -> bool:
     return value in MISSING.values() or (isinstance(value, float) and math.isnan(value))
 
 
-def _shown(name: str, values: Sequence[Value], public: Public) -> str:
+def _shown(name: str, values: Sequence[Value], public: Visibility) -> str:
     texts = [public.shown(name, value) for value in values[:_LONGEST_LIST]]
     more = f" and {len(values) - _LONGEST_LIST} more" if len(values) > _LONGEST_LIST else ""
     return ", ".join(texts) + more

@@ -21,7 +21,7 @@ from pipelines.console.terminal import SafeConsole, echo
 
 if TYPE_CHECKING:
     from embedding_core.shadow.replay import VersionProcess
-    from embedding_core.shadow.request_rows import Public
+    from embedding_core.shadow.request_rows import Visibility
 
 _INSTALL = "install it in the release of your TensorFlow, or tfx-embeddings[tfx]"
 
@@ -147,16 +147,16 @@ def _require_model(version: str) -> None:
         raise ConfigError(f"{version!r} has no {MODEL!r}: give the folder of one version, such as served/1790000000.")
 
 
-def _public(version: str) -> Public:
+def _public(version: str) -> Visibility:
     """Return what a version says may be shown: nothing if it is not a version that EmbeddingPusher published."""
     from components.pusher.served import read_facts
-    from embedding_core.shadow.request_rows import Public
+    from embedding_core.shadow.request_rows import Visibility
 
     try:
         facts = read_facts(version).get("public")
     except CheckpointError:
-        return Public()
-    return Public() if facts is None else Public.from_json(facts)
+        return Visibility()
+    return Visibility() if facts is None else Visibility.from_json(facts)
 
 
 def _make_folder(out: str) -> None:

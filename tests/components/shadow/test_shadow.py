@@ -12,7 +12,7 @@ from components.shadow import Shadow
 from components.shadow.executor import SHADOW_FILE, Executor
 from components.shadow.keys import Shadow as Section
 from embedding_core.errors import ConfigError, DataError
-from embedding_core.shadow.request_rows import Public
+from embedding_core.shadow.request_rows import Visibility
 from embedding_core.shadow.shadow_rules import ShadowRules
 from tests.components.pusher import test_pusher
 from tests.components.pusher.test_pusher import CONFIG, TOKENS, artifact, export, push
@@ -115,7 +115,7 @@ def test_pusher_does_not_push_what_shadow_refused(run, tmp_path):
 
 def test_version_says_which_columns_are_public(pushed):
     facts = read_facts(pushed.get_string_custom_property("pushed_destination"))
-    assert Public.from_json(facts["public"]) == Public.of(CONFIG)
+    assert Visibility.from_json(facts["public"]) == Visibility.of(CONFIG)
     assert facts["public"]["columns"] == ["path", "pieces", "word"]
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.shadow.answer_differences import Distribution, OutputTally, compare_answers
-from embedding_core.shadow.request_rows import Public, RequestRows
+from embedding_core.shadow.request_rows import RequestRows, Visibility
 
 INF = float("inf")
 
@@ -116,15 +116,15 @@ CONFIG = EmbeddingConfig(
 
 
 def test_column_is_public_unless_it_or_its_vocabulary_is_private():
-    public = Public.of(CONFIG)
-    assert public == Public(frozenset({"the city"}), answers=False)
-    assert Public.from_json(public.to_json()) == public
+    public = Visibility.of(CONFIG)
+    assert public == Visibility(frozenset({"the city"}), answers=False)
+    assert Visibility.from_json(public.to_json()) == public
     assert public.shown("the_city", b"x") == public.shown("the city", b"x") == "x"
     assert public.shown("friend", b"x").startswith("sha256:")
     assert public.shown("age", 3).startswith("sha256:")
     assert public.shown("age", 3.5) == "3.5"
     assert public.shown("age", 3.0) == public.shown("age", 3)
-    assert public.both(Public()) == Public()
+    assert public.both(Visibility()) == Visibility()
     assert public.with_columns(["age"]).shown("age", 3) == "3"
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from embedding_core.errors import CheckpointError, DataError
 from embedding_core.shadow.replay import VersionProcess, replay
-from embedding_core.shadow.request_rows import Public
+from embedding_core.shadow.request_rows import Visibility
 from embedding_core.shadow.shadow_rules import ShadowRules
 from tests.embedding_core.shadow.small_versions import floats, request, save_version
 
@@ -16,7 +16,7 @@ def asked(signature="serving_default", count=10):
     return [request(number, signature, price=floats(number, number + 1)) for number in range(1, count + 1)]
 
 
-PRIVATE = Public()
+PRIVATE = Visibility()
 COUNTRIES = np.array([b"fr", b"", b"fr"], object)
 PRICED = [request(1, "priced", price=floats(1, 2, 3), country=COUNTRIES)]
 
@@ -90,7 +90,7 @@ def test_bound_of_an_output_that_no_request_has_is_missed(versions):
 
 
 def test_rows_only_the_new_version_refuses_are_found_one_by_one(versions):
-    report = replayed(versions, asked("strict"), rules(), Public(answers=True))
+    report = replayed(versions, asked("strict"), rules(), Visibility(answers=True))
     assert report.refused == {"old": 0, "new": 1, "both": 0}
     assert report.requests["rows"] == 19
     assert report.refusals[0]["place"] == "log, record 1, row 1"
@@ -136,7 +136,7 @@ def test_lost_output_is_a_refusal(versions):
 
 
 def test_request_refused_only_as_a_whole_counts_as_refused(versions):
-    report = replayed(versions, asked("small", 2), rules(), Public(answers=True))
+    report = replayed(versions, asked("small", 2), rules(), Visibility(answers=True))
     assert report.refused == {"old": 0, "new": 4, "both": 0}
     assert report.requests["rows"] == 0
     assert [one["place"] for one in report.refusals] == ["log, record 1", "log, record 2"]
@@ -198,7 +198,7 @@ def test_peak_of_memory_never_falls(versions, monkeypatch):
 
 def test_slices_and_worst_rows_show_public_values(versions):
     wanted = rules(slices=["country"], worst_rows=2)
-    report = replayed(versions, PRICED, wanted, Public(frozenset({"country"}), answers=True)).to_json()
+    report = replayed(versions, PRICED, wanted, Visibility(frozenset({"country"}), answers=True)).to_json()
     assert {(one["value"], one["rows"]) for one in report["slices"]} == {("fr", 2), ("(missing)", 1)}
     worst = report["worst"]["priced/score"]
     assert len(worst) == 2

@@ -12,7 +12,7 @@ from embedding_core.engines import HostEngine
 from embedding_core.model_inputs import build_model
 from embedding_core.serving import export_model
 from embedding_core.shadow.replay import VersionProcess, replay
-from embedding_core.shadow.request_rows import Public
+from embedding_core.shadow.request_rows import Visibility
 from embedding_core.shadow.shadow_rules import ShadowRules
 from embedding_core.top_k_config import TopK
 from tests.embedding_core.serving.test_two_tower_signatures import CONFIG, ITEMS, USERS
@@ -43,7 +43,7 @@ def test_changed_user_has_other_candidates_and_nobody_else_has(versions):
     asked = [request(1, "top_k", user=np.array(USERS, object)), request(2, "top_k", user=np.array([b"u0"], object))]
     rules = ShadowRules.from_mapping({"slices": ["user"], "outputs": {"tokens": {"min_overlap": 0.99}}})
     with VersionProcess(versions[0]) as old, VersionProcess(versions[1]) as new:
-        report = replay((old, new), asked, rules, Public(frozenset({"user"}), answers=True))
+        report = replay((old, new), asked, rules, Visibility(frozenset({"user"}), answers=True))
     assert [check.name for check in report.checks if not check.met] == ["overlap of top_k/tokens"]
     figures = report.to_json()
     (worst,) = figures["worst"]["top_k/tokens"]
