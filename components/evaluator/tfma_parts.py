@@ -61,11 +61,6 @@ def confusion(tp: float, tn: float, fp: float, fn: float) -> Any:
     return _ThresholdEntry(Matrix(tp=tp, tn=tn, fp=fp, fn=fn), [], [], [], [])
 
 
-def slice_keys(features: Mapping[str, Any], spec: tfma.slicer.SingleSliceSpec) -> list[SliceKey]:
-    """Return the slices of one row, given the values of its columns."""
-    return list(get_slices_for_features_dicts([features], None, [spec]))
-
-
 def metrics_message(sliced: SlicedMetrics) -> bytes:
     """Serialize the metrics of a slice as TFMA's files hold them."""
     return bytes(convert_slice_metrics_to_proto(sliced, add_metrics_callbacks=[]).SerializeToString())
@@ -154,7 +149,7 @@ class _Slicing:
         cells = zip(self.columns, row, strict=True)
         features = {name: _array(values) for name, values in cells if values}
         try:
-            return slice_keys(features, self.spec)
+            return list(get_slices_for_features_dicts([features], None, [self.spec]))
         except ValueError as error:  # a text is not UTF-8, which TFMA requires
             raise DataError(f"cannot slice the metrics by {self.columns}: {error}; slice by another column.") from error
 

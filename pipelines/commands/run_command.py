@@ -123,7 +123,7 @@ def _ready(
     checked = load_config(config, overrides)
     check(checked)
     example_settings(checked)  # checks them by ExampleGen's own rules
-    for room in hooks("pipelines", "early_check"):
+    for room in hooks("pipelines", "run"):
         room.check(checked)
     show_warnings(checked)
     upgraded = ready_metadata(checked)

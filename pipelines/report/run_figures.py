@@ -154,7 +154,7 @@ def read_result(store: MetadataStore, runs: Sequence[NodeRun], pushed: int) -> R
         return RunResult(pushed=False, from_cache=from_cache, destination=destination, reason=reason)
     version = str(facts.get("pushed_version", ""))
     result = RunResult(pushed=True, from_cache=from_cache, version=version, destination=destination)
-    for room in hooks("pipelines", "pushed_form"):
+    for room in hooks("pipelines", "run"):
         result = room.with_form(result, facts)
     return result
 
@@ -440,7 +440,7 @@ def _request_text(result: RunResult, push: Node, run: RunDescription, vocabulari
     files = {name: os.path.join(vocabularies, f"{name}.txt") for name in run.vocabularies}
     named, _ = named_inputs(columns_of(run.config, dense), synthetic_rows(run.config, dense, files, _REQUEST_ROWS))
     inputs = [f'    "{name}": tf.constant({_literal(value)}),  # {_type_text(value)}' for name, value in named.items()]
-    notes = "".join(room.request_note(push.facts) for room in hooks("pipelines", "pushed_form"))
+    notes = "".join(room.request_note(push.facts) for room in hooks("pipelines", "run"))
     return notes + "\n".join(
         [
             "import tensorflow as tf",

@@ -1,4 +1,4 @@
-"""Says whether a run pushed a delta or a whole version, for the screen and the report."""
+"""Checks before a run that it can push deltas, and says after it whether it pushed one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,23 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from components.deltas.keys import PushKeys
+from pipelines.config.pipeline_config import PipelineConfig
 from pipelines.report.run_report import RunResult
 
 
+def check(config: PipelineConfig) -> None:
+    """Read the secret of `push.deltas`, which this process needs to push the model.
+
+    Raises:
+      ConfigError: the environment variable is missing or empty, or the secret is too short.
+    """
+    if isinstance(config.push, PushKeys) and config.push.deltas is not None:
+        config.push.deltas.secret()
+
+
 def with_form(result: RunResult, facts: Mapping[str, Any]) -> RunResult:
-    """Add the number of the delta, or why a whole version was pushed.
+    """Add the number of the delta, or why a whole version was pushed, for the screen and the report.
 
     Args:
       result: what was pushed.
