@@ -8,7 +8,7 @@ import posixpath
 from typing import Any, ClassVar
 
 from tfx.dsl.components.base import executor_spec
-from tfx.proto import example_gen_pb2
+from tfx.proto import example_gen_pb2, range_config_pb2
 from tfx.types import standard_component_specs
 from tfx.types.standard_component_specs import FileBasedExampleGenSpec
 
@@ -91,6 +91,7 @@ class ExampleGen(FileBasedExampleGen):
         pattern: str,
         data_format: str,
         settings: Settings,
+        range_config: range_config_pb2.RangeConfig | None = None,
         spans: str | None = None,
     ) -> None:
         """Construct an ExampleGen.
@@ -98,9 +99,11 @@ class ExampleGen(FileBasedExampleGen):
         Args:
           input_base: the folder of the data.
           pattern: glob of the files under `input_base`; may hold {YYYY}, {MM} and {DD}, or {SPAN}. If the settings
-            have `spans`, the files of all these spans are read. Otherwise one span is read, the latest.
+            have `spans`, the files of all these spans are read. Otherwise one span is read: that of
+            `range_config`, or the latest.
           data_format: "csv", "tfrecord" or "parquet".
           settings: columns, row filters, split and more.
+          range_config: the span to read, as TFX defines it.
           spans: "<first>/<last>" in place of the bounds in the settings; an empty side is open, "" keeps the bounds.
 
         Raises:
@@ -116,6 +119,7 @@ class ExampleGen(FileBasedExampleGen):
             input_base=input_base,
             input_config=example_gen_pb2.Input(splits=[example_gen_pb2.Input.Split(name="data", pattern=pattern)]),
             output_config=_named_splits(),
+            range_config=range_config,
             output_data_format=example_gen_pb2.FORMAT_TF_EXAMPLE,
             output_file_format=example_gen_pb2.FORMAT_TFRECORDS_GZIP,
             data_format=data_format,
