@@ -23,6 +23,7 @@ def load_checkpoint_into(
     config: EmbeddingConfig,
     *,
     vocabulary_digests: Mapping[str, str],
+    slots: bool = True,
     slice_bytes: int = SLICE_BYTES,
 ) -> Manifest:
     """Fill variables with the rows of an embedding checkpoint that has the same tables and vocabularies.
@@ -33,6 +34,7 @@ def load_checkpoint_into(
         table, in blocks of consecutive rows (such as `variables` of TensorFlow's ShardedVariable).
       config: configuration of these tables.
       vocabulary_digests: the digest of every vocabulary in use now.
+      slots: whether slots are loaded too.
       slice_bytes: bytes of a table held in memory at once.
 
     Raises:
@@ -41,8 +43,8 @@ def load_checkpoint_into(
     """
     folder = os.fspath(folder)
     manifest = verify(folder)
-    wanted = table_shapes(config)
-    _check(folder, manifest, wanted, tables, config)
+    wanted = {key: shape for key, shape in table_shapes(config).items() if slots or "/" not in key}
+    _check(folder, manifest, wanted, tables, config, slots)
     _check_digests(folder, manifest, vocabulary_digests)
     reader = BundleReader(os.path.join(folder, BUNDLE))
     for key in wanted:
@@ -92,8 +94,9 @@ def _check(
     wanted: Mapping[str, tuple[int, ...]],
     tables: Mapping[str, Blocks],
     config: EmbeddingConfig,
+    slots: bool,
 ) -> None:
-    stored = table_shapes(manifest.config)
+    stored = {key: shape for key, shape in table_shapes(manifest.config).items() if slots or "/" not in key}
     missing = {key: shape for key, shape in wanted.items() if key not in stored}
     extra = {key: shape for key, shape in stored.items() if key not in wanted}
     problems = [f"{key!r} is not in the checkpoint{rename_hint(shape, extra)}" for key, shape in missing.items()]
@@ -104,7 +107,7 @@ def _check(
             problems.append(f"{key!r} has shape {list(stored[key])} in the checkpoint instead of {list(wanted[key])}")
         if key in tables:
             problems += _other_shapes(key, wanted[key], _blocks(tables[key]))
-    problems += _other_layout(manifest.config, config)
+    problems += _other_layout(manifest.config, config, slots)
     if problems:
         raise CheckpointError(
             f"checkpoint {folder!r} is not of these tables: {'; '.join(problems)}. Use the table configuration that "
@@ -127,13 +130,13 @@ def rename_hint(shape: tuple[int, ...], others: Mapping[str, tuple[int, ...]]) -
     return f" (renamed from {' or '.join(map(repr, alike))}?)" if alike else ""
 
 
-def _other_layout(stored: EmbeddingConfig, config: EmbeddingConfig) -> list[str]:
+def _other_layout(stored: EmbeddingConfig, config: EmbeddingConfig, slots: bool) -> list[str]:
     problems = []
     for table in config.tables:
         old = {other.name: other for other in stored.tables}.get(table.name)
         if old is None:
             continue
-        if type(old.optimizer) is not type(table.optimizer):
+        if slots and type(old.optimizer) is not type(table.optimizer):
             problems.append(f"slots of {table.name!r} are of {old.optimizer!r} instead of {table.optimizer!r}")
         if (old.vocabulary, old.oov_rows) != (table.vocabulary, table.oov_rows):
             problems.append(

@@ -178,6 +178,13 @@ def test_load_refuses_another_vocabulary(tmp_path, digests):
         load_checkpoint_into(take(tmp_path), variables(config(), None), config(), vocabulary_digests=digests)
 
 
+def test_load_without_slots_needs_the_tables_only(tmp_path):
+    trained = variables(config())
+    fresh = {key: value for key, value in variables(config(), None).items() if "/" not in key}
+    load_checkpoint_into(take(tmp_path, trained), fresh, config(), vocabulary_digests=DIGESTS, slots=False)
+    assert_equal(fresh, {key: trained[key] for key in fresh})
+
+
 def damage(path: str, how: str, random: np.random.Generator) -> None:
     with open(path, "rb") as file:
         data = bytearray(file.read())
