@@ -25,7 +25,7 @@ from components.compat import PusherExecutor
 from components.pusher.proof import edges_of, prove, rows_below
 from components.pusher.publish import PushForm
 from components.pusher.push_section import FORMS
-from components.pusher.served import Publication, find_published, identity_of, model_digests
+from components.pusher.served import Publication, copy_model, find_published, identity_of, model_digests
 from components.pusher.trained_model import Sources, Trained, load_trained
 from embedding_core.errors import CheckpointError, NonfiniteError
 from embedding_core.rooms import hooks
@@ -110,7 +110,7 @@ class Executor(ComponentExecutor, PusherExecutor):
             if known[0].update:
                 trained.export(folder, dtypes, top_k, form.export)
             else:
-                io_utils.copy_dir(known[0].path, folder)
+                copy_model(known[0].path, folder)
             return known
         rows = rows_below(examples, int(properties.get(keys.PARITY_ROWS) or 1000))
         copied = trained.is_served_as_evaluated(dtypes, top_k, form.export)
@@ -139,7 +139,7 @@ class Executor(ComponentExecutor, PusherExecutor):
 
         _report(1, "copying" if copied else "exporting")
         if copied:
-            io_utils.copy_dir(evaluated, folder)
+            copy_model(evaluated, folder)
         else:
             try:
                 trained.export(folder, dtypes, top_k, form.export)

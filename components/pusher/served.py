@@ -82,7 +82,7 @@ def content_digest(files: Mapping[str, FileDigest]) -> str:
 
 
 def copy_model(source: StrPath, target: str) -> dict[str, FileDigest]:
-    """Copy a model into an empty local folder, and read it back.
+    """Copy a model into an empty local folder, which is not replaced: it may be locked. Read it back.
 
     Args:
       source: folder of a SavedModel.

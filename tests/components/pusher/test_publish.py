@@ -15,9 +15,9 @@ import pytest
 from components.pusher import rollback
 from components.pusher.publish import keep_newest, publish, set_version_aside
 from components.pusher.rollback import roll_back
-from components.pusher.served import MANIFEST, damage_of, find_published, served_versions, verify_version
+from components.pusher.served import MANIFEST, copy_model, damage_of, find_published, served_versions, verify_version
 from embedding_core.errors import CheckpointError, ConfigError
-from embedding_core.storage import remove_leftovers
+from embedding_core.storage import folder_digests, remove_leftovers, scratch_folder
 
 pytestmark = pytest.mark.light
 
@@ -47,6 +47,14 @@ def passes(path):
 
 def hidden(base):
     return [name for name in os.listdir(base) if name.startswith(".version.tmp-")]
+
+
+def test_scratch_folder_with_a_copy_is_still_locked(model):
+    with scratch_folder("push") as folder:
+        copied = copy_model(model, folder)
+        with scratch_folder("push"):  # this removes the folders that nobody has locked
+            assert sorted(copied) == ["assets/v.txt", "saved_model.pb", "variables/data"]
+            assert folder_digests(folder) == copied
 
 
 def test_publish_copies_every_file_and_says_so(model, base):
