@@ -472,7 +472,7 @@ def rows_of_paths(table, ids, combiner):
     yield "in order", combine_in_order(gathered, segments, count, combiner)
     yield "in order, from the table", combine_in_order(table, segments, count, combiner, places=values)
     rows = lookups.Rows(block=tf.Variable(table), name="block", start=0, count=len(table))
-    served, _ = lookups.look_up_several({"f": lookups.Several(rows=rows, ids=ids, combiner=combiner)})
+    served, _ = lookups.look_up_lists({"f": lookups.ListedIds(rows=rows, ids=ids, combiner=combiner)})
     yield "served", served["f"]
     empty, sums = tf.zeros([0]), tf.zeros([count]) if divisors is None else divisors
     for form, batch in (
@@ -507,7 +507,7 @@ def test_paths_of_one_id_per_row_are_the_definition():
     ids = tf.constant([5, 0, 0, 2], tf.int64)
     expected = combine_weighted(tf.gather(table, ids), tf.range(4), 4, None, None)
     rows = lookups.Rows(block=tf.Variable(table), name="block", start=0, count=6)
-    served, _ = lookups.look_up_single({"f": lookups.Single(rows=rows, ids=ids)}, missing=-1)
+    served, _ = lookups.look_up_single({"f": lookups.SingleIds(rows=rows, ids=ids)}, missing=-1)
     batch = batches.TableBatch(ids, tf.zeros([0], tf.int64), tf.zeros([0]), tf.zeros([0]), tf.constant(0))
     for found in (served["f"], batches.activations_of("mean", tf.gather(table, ids), batch, 4)):
         np.testing.assert_array_equal(found, expected)
