@@ -219,8 +219,8 @@ def test_damaged_copy_of_the_evaluated_model_is_refused(run, tmp_path, monkeypat
         with open(f"{target}/{FILES[1]}", "r+b") as file:
             file.write(bytes([file.read(1)[0] ^ 1]))
 
-    copy = executor.io_utils.copy_dir
-    monkeypatch.setattr(executor.io_utils, "copy_dir", damaging)
+    copy = executor.copy_model
+    monkeypatch.setattr(executor, "copy_model", damaging)
     with pytest.raises(CheckpointError, match="is not the model that was evaluated"):
         push(run, tmp_path)
     assert served_versions(tmp_path / "served") == []
