@@ -18,9 +18,6 @@ LOCKED := requirements/tfx-$(TFX).txt
 # The machine's uv if there is one, else our own in the version that the lock pins.
 UV := $(shell command -v uv || echo $(CURDIR)/.uv/bin/uv)
 
-# Pairs of Python and TensorFlow that the core is tested with beside those of the lock, the newest last.
-MATRIX := 3.11-2.18 3.12-2.20 3.13-2.21
-NEWEST := $(lastword $(MATRIX))
 PYTHONS = PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd:)"
 # The newest installed; if there is none, uv downloads it.
 PYTHON = $(or $(shell for version in $(PYTHON_VERSIONS); do $(PYTHONS) $(UV) python find --no-python-downloads \

@@ -38,17 +38,18 @@ class Campaign(NamedTuple):
 
 _COMPILERS = (".tpu-compiler/.ready", ".sparsecore-compiler/.ready")
 _DATA = "`DATA=<folder with the daily CSV files of Online Retail>`; without it, its cases are skipped"
+# Pairs of Python and TensorFlow that the core is tested with beside those of the lock, the newest last.
+_MATRIX = (".matrix/3.11-2.18", ".matrix/3.12-2.20", ".matrix/3.13-2.21")
 # Variables by which the tests find environments.
 _PYTHONS = {
     "TPU_COMPILER_PYTHON": str(ROOT / ".tpu-compiler/bin/python"),
     "SPARSECORE_COMPILER_PYTHON": str(ROOT / ".sparsecore-compiler/bin/python"),
-    "NEWEST": str(ROOT / ".matrix/3.13-2.21/bin/python"),
+    "NEWEST": str(ROOT / _MATRIX[-1] / "bin/python"),
 }
 
 PYTEST = "pytest -rPs -m 'slow or not slow'"
 SLOW = "pytest -s -m slow"
-_MATRIX = (".matrix/3.11-2.18", ".matrix/3.12-2.20", ".matrix/3.13-2.21")
-_CORE = "-n 2 --dist=loadfile --lean -m 'not slow and not tfx' tests/embedding_core"
+_CORE = "-n auto --dist=loadfile --no-loadscope-reorder --lean -m 'not slow and not tfx' tests/embedding_core"
 
 CAMPAIGNS = {
     "contract": Campaign(

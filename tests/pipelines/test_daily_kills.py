@@ -22,11 +22,11 @@ def days(folder, kills, seed, command="run"):
 
 @pytest.mark.parametrize("command", ["run", "follow"])
 def test_killed_days_end_with_the_tables_of_undisturbed_ones(tmp_path, command):
-    """The environment variables KILLS and SEED change the number and times of kills; the campaign `daily-kills` has 40.
+    """The environment variables KILLS and SEED change the number and times of kills.
 
     A day that `follow` has finished cannot be killed any more, so it may be killed less often.
     """
-    kills = int(os.environ.get("KILLS", "4"))
+    kills = int(os.environ.get("KILLS", "40"))
     undisturbed = days(tmp_path / "undisturbed", 0, 0)
     killed = days(tmp_path / "killed", kills, int(os.environ.get("SEED", "1")), command)
     sys.stdout.write(json.dumps({"undisturbed": undisturbed, "killed": killed}) + "\n")
