@@ -201,3 +201,19 @@ def _light_files_load_no_tensorflow(request):
     loaded = "tensorflow" in sys.modules
     yield
     assert loaded or request.node.get_closest_marker("light") is None or "tensorflow" not in sys.modules
+
+
+@pytest.fixture(scope="session")
+def ranking_days():
+    """Return the ranking model of the trained world, with two daily runs; tests only read it."""
+    from support import trained_world
+
+    return trained_world.ranking_days()
+
+
+@pytest.fixture(scope="session")
+def two_tower():
+    """Return the two-tower model of the trained world; tests only read it."""
+    from support import trained_world
+
+    return trained_world.two_tower()

@@ -4,8 +4,8 @@ import pytest
 
 from components.deltas.client import newest_chain
 from pipelines.config import load_config
+from support.two_days import CONFIG, chain_of, write_day
 from tests.deltas.worlds import SECRET
-from tests.pipelines.two_days import CONFIG, chain_of, write_day
 
 pytestmark = pytest.mark.tfx
 

@@ -21,10 +21,10 @@ from embedding_core.deltas.served_state import Layout, LoadedVersion
 from embedding_core.errors import ConfigError, ParityError
 from pipelines.commands import cli
 from pipelines.commands.shared_options import FINDINGS
+from support.two_days import CONFIG, write_day
 from tests.deltas.rest_server import Handler, serving
 from tests.deltas.worlds import SECRET, World
 from tests.pipelines.commands.exit_code import exit_code
-from tests.pipelines.two_days import CONFIG, write_day
 
 SETTINGS = Deltas(max_share=5.0)
 

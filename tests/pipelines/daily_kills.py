@@ -17,9 +17,10 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.pipelines.two_days import CONFIG, DAY, chain_of, write_day
+from support.two_days import CONFIG, DAY, chain_of, write_day
 
 HZ = os.sysconf("SC_CLK_TCK")
 SHORT, LONG = 8.0, 45.0  # CPU seconds until a kill: before SHORT some nodes end, before LONG the trainer too

@@ -13,7 +13,7 @@ from embedding_core.errors import DataError
 from pipelines.commands import cli
 from pipelines.commands.shared_options import NOTHING_PUSHED
 from pipelines.config import load_config
-from tests.pipelines.two_days import CONFIG, chain_of, write_day
+from support.two_days import CONFIG, chain_of, write_day
 
 pytestmark = pytest.mark.tfx
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.pipelines.two_days import write_day
+from support.two_days import write_day
 
 pytestmark = [pytest.mark.slow, pytest.mark.tfx, pytest.mark.timeout(1500)]
 

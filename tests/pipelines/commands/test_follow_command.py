@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines.commands import cli, run_command
-from tests.pipelines.two_days import CONFIG, write_day
+from support.two_days import CONFIG, write_day
 
 
 @pytest.fixture

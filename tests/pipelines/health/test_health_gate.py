@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.pipelines.two_days import CONFIG, DAY, write_day
+from support.two_days import CONFIG, DAY, write_day
 
 pytestmark = [pytest.mark.tfx, pytest.mark.timeout(1500)]
 

@@ -20,7 +20,7 @@ from pipelines.previous.next_spans import (
     trained_spans,
 )
 from pipelines.previous.repeated_data import TrainedPiece, data_of_run
-from tests.pipelines.two_days import CONFIG, write_day
+from support.two_days import CONFIG, write_day
 
 
 @pytest.fixture

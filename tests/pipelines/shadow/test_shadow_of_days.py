@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pipelines.commands.shared_options import NOTHING_PUSHED
+from support.two_days import CONFIG, DAY, write_day
 from tests.components.shadow.logs import predict_log, write_log
-from tests.pipelines.two_days import CONFIG, DAY, write_day
 
 pytestmark = [pytest.mark.slow, pytest.mark.tfx, pytest.mark.timeout(1500)]
 

@@ -15,19 +15,22 @@ evaluation: {metrics: [AUC], min_rows: 50}
 warm_start: pushed
 vocabulary_evolution: pushed
 """
+PRICED = CONFIG.replace("[item, shop]", "[item, shop], dense: [price]")
 DAY = {day: [f"data.spans={{first: {day}, last: {day}}}"] for day in (1, 2, 3)}
 
 
-def write_day(folder, day, items):
+def write_day(folder, day, items, *, priced=False):
     """Write 300 rows, with labels that depend on the item alone; return the items of the train split."""
     chance = random.Random(day)
     rows = []
     for number in range(300):
         item = chance.choice(items)
-        rows.append([f"i{item}", f"s{chance.randrange(4)}", int(item % 3 == 0), "b" if number % 5 == 0 else "a"])
+        row = [f"i{item}", f"s{chance.randrange(4)}", int(item % 3 == 0), "b" if number % 5 == 0 else "a"]
+        rows.append([*row, 1 + (number + day) % 7] if priced else row)
+    header = ["item", "shop", "bought", "part", *["price"] * priced]
     (folder / "days" / str(day)).mkdir(parents=True)
     with open(folder / "days" / str(day) / "rows.csv", "w", newline="") as file:
-        csv.writer(file).writerows([["item", "shop", "bought", "part"], *rows])
+        csv.writer(file).writerows([header, *rows])
     return {row[0] for row in rows if row[3] == "a"}
 
 
