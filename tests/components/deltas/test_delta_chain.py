@@ -191,12 +191,22 @@ def outputs(**changed):
     return whole(200, json.dumps({"outputs": found}).encode())
 
 
+NO_ANSWERS = (b"[]", b"[" * 60_000, b"\xff<html>", b'{"outputs": {"number": 0}}')
+NO_ANSWERS += (b'{"outputs": {"applied": 1, "number": 1e999}}',)
+
+
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        (whole(200, b"[" * 60_000), "did not answer as `apply_delta` does"),
+        *(
+            (whole(200, content), "did not answer as `apply_delta` does")
+            for content in (b"[" * 60_000, b"[]", b"\xff<html>")
+        ),
+        (whole(200, b'{"outputs": {"number": 0}}'), "did not answer as `apply_delta` does"),
         (whole(200, b'{"outputs": {"applied": 1, "number": 1e999}}'), "did not answer as `apply_delta` does"),
         (whole(500, b'{"error": ' + b"[" * 60_000), r"answered 500 .* '\{\"error\": \[\["),
+        (whole(400, b'{"error": "key \\"apply_delta\\" not found"}'), "answered 400 for version 2 of model 'm': 'key"),
+        (whole(403, b"<html>forbidden"), "answered 403 for version 2 of model 'm': '<html>forbidden'"),
         (lambda: itertools.chain(whole(200, b"")(), itertools.repeat(b" " * 1000)), "more than 65,536 bytes"),
         (lambda: itertools.chain(whole(500, b"")(), itertools.repeat(b"x" * 1000)), "answered 500"),
         (outputs(number=-1, model_digest="digest 1"), "not in this chain"),

@@ -2,7 +2,6 @@
 
 import pytest
 
-from embedding_core.errors import ConfigError
 from embedding_core.health import Health, TableFigures, judge_table
 from embedding_core.health.judgement import FIGURES, bound_of
 
@@ -49,9 +48,3 @@ def test_bound_of_null_is_none():
 def test_one_or_two_rows_may_stay_as_they_are():
     assert judged(frozen_rows=0.5, examples={"frozen_rows": [1, 2]}) == []
     assert len(judged(frozen_rows=0.5, examples={"frozen_rows": [1, 2, 3]})) == 1
-
-
-@pytest.mark.parametrize("given", [{"max_zero": 1.5}, {"action": "push"}, {"max_zeros": 0.1}, {"max_norm_spread": 0}])
-def test_wrong_bound_is_refused(given):
-    with pytest.raises(ConfigError, match=next(iter(given))):
-        Health.from_mapping(given)

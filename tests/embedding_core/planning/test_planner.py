@@ -1,7 +1,6 @@
 import json
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +12,7 @@ from embedding_core.planning.planner import default_dim, plan_from_vocabularies,
 from embedding_core.planning.table_overrides import TableSettings
 from embedding_core.planning.topology import named_topology
 from embedding_core.vocabulary import FeatureSummary, Vocabulary
+from support.vocabularies import vocabulary_of
 
 pytestmark = pytest.mark.light
 
@@ -49,12 +49,6 @@ def test_plan_from_numpy_sizes_is_plain_json():
     json.dumps(plan_report(config, named_topology("v3-8")))
 
 
-@given(st.integers(1, 10**9))
-def test_default_dim_is_a_multiple_of_8_at_most_64(rows):
-    assert default_dim(rows) % 8 == 0
-    assert min(64, 6 * rows**0.25) <= default_dim(rows) + 1e-9 <= 64 + 1e-9
-
-
 @given(st.integers(1, 10**9), st.floats(0, 10**6))
 def test_default_dim_is_at_most_what_the_data_can_train(rows, columns):
     dim = default_dim(rows, columns)
@@ -73,11 +67,6 @@ def test_rows_that_are_seen_rarely_get_few_columns(occurrences, dim):
     assert config.table("customer").dim == 40
 
 
-def test_without_counts_the_dim_follows_from_the_rows():
-    overrides = {"*": TableSettings(occurrences_per_column=1)}
-    assert plan_tables([USER], {"customer": 4000}, overrides=overrides).table("customer").dim == default_dim(4001)
-
-
 def test_overrides_of_one_table_win_over_those_of_all():
     overrides = {"*": {"optimizer": "adam", "dim": 4}, "item": {"optimizer": {"name": "adagrad", "learning_rate": 1.0}}}
     config = plan(overrides=overrides)
@@ -94,16 +83,10 @@ def test_sequence_length_auto_is_the_95th_percentile():
     assert "no lengths were measured" in refusal({**BASKET, "max_sequence_length": "auto"})
 
 
-def counted(vocabulary: str, size: int, *columns: ColumnConfig) -> Vocabulary:
+def counted(name: str, size: int, *columns: ColumnConfig) -> Vocabulary:
     summary = {"rows": 9, "missing": 0, "token_count": 9, "lengths": {"p95": 4}}
-    return Vocabulary(
-        name=vocabulary,
-        tokens=pa.array([b"%d" % i for i in range(size)], pa.large_binary()),
-        counts=np.ones(size, np.int64),
-        total_count=size,
-        distinct=size,
-        features={column.name: FeatureSummary(column=column, **summary) for column in columns},
-    )
+    features = {column.name: FeatureSummary(column=column, **summary) for column in columns}
+    return vocabulary_of([b"%d" % i for i in range(size)], name, np.ones(size), features=features)
 
 
 def test_plan_from_vocabularies_takes_what_counting_found():

@@ -10,25 +10,17 @@ from embedding_core.planning.topology import GIB, memory_plan, named_topology, r
 pytestmark = pytest.mark.light
 
 
-def tables(**rows: int) -> EmbeddingConfig:
-    return EmbeddingConfig(
-        tables=tuple(TableConfig(name=name, vocabulary_size=n, dim=5, optimizer=Adagrad()) for name, n in rows.items()),
-        features=tuple(FeatureConfig(name=name, table=name) for name in rows),
-    )
+def tables(optimizer=None, **sizes):
+    """Make tables of rows and dim by name."""
+    optimizer = optimizer or Adagrad()
+    made = (TableConfig(name=name, vocabulary_size=n, dim=dim, optimizer=optimizer) for name, (n, dim) in sizes.items())
+    features = (FeatureConfig(name=name, table=name) for name in sizes)
+    return EmbeddingConfig(tables=tuple(made), features=tuple(features))
 
 
 @pytest.mark.parametrize(
     ("name", "hosts", "cores", "gib"),
-    [
-        ("v2-8", 1, 8, 8),
-        ("v3-8", 1, 8, 16),
-        ("v3-32", 4, 8, 16),
-        ("v4-8", 1, 4, 32),
-        ("v4-16", 2, 4, 32),
-        ("v5e-4", 1, 4, 16),
-        ("v5litepod-8", 1, 8, 16),
-        ("v5e-16", 4, 4, 16),
-    ],
+    [("v2-8", 1, 8, 8), ("v3-32", 4, 8, 16), ("v4-16", 2, 4, 32), ("v5litepod-8", 1, 8, 16), ("v5e-16", 4, 4, 16)],
 )
 def test_named_topology_has_hosts_cores_and_memory(name, hosts, cores, gib):
     topology = named_topology(name)
@@ -50,7 +42,7 @@ def test_row_blocks_share_all_rows_evenly(rows, parts):
 
 
 def test_memory_plan_pads_rows_and_counts_slots():
-    plan = memory_plan(tables(t=7), named_topology("v3-32"))
+    plan = memory_plan(tables(t=(7, 5)), named_topology("v3-32"))
     assert plan["tables"]["t"]["rows_per_host"] == [2, 2, 2, 1]
     assert plan["tables"]["t"]["fullest_core_bytes"] == 1 * 8 * 4 * 2
     assert plan["host_bytes"] == [128, 128, 128, 64]
@@ -58,21 +50,14 @@ def test_memory_plan_pads_rows_and_counts_slots():
 
 
 def test_memory_plan_has_whole_copies_without_embedding_hardware():
-    plan = memory_plan(tables(t=10), named_topology("v5e-4"))
+    plan = memory_plan(tables(t=(10, 5)), named_topology("v5e-4"))
     assert plan["fullest_core_bytes"] == 10 * 8 * 4 * 2
     assert plan["host_bytes"] == [4 * 640]
 
 
 def whole(*given, optimizer=None):
     """Plan tables of (rows, dim) on v5e."""
-    config = EmbeddingConfig(
-        tables=tuple(
-            TableConfig(name=f"t{n}", vocabulary_size=rows, dim=dim, optimizer=optimizer or Adagrad())
-            for n, (rows, dim) in enumerate(given)
-        ),
-        features=tuple(FeatureConfig(name=f"t{n}", table=f"t{n}") for n in range(len(given))),
-    )
-    return memory_plan(config, named_topology("v5e-4"))
+    return memory_plan(tables(optimizer, **{f"t{n}": one for n, one in enumerate(given)}), named_topology("v5e-4"))
 
 
 @pytest.mark.parametrize(
@@ -111,10 +96,10 @@ def test_memory_plan_fits_only_with_the_copies():
 
 
 def test_memory_plan_of_shards_has_no_copies():
-    assert memory_plan(tables(t=10), named_topology("v6e-8"))["copy_bytes"] == 0
+    assert memory_plan(tables(t=(10, 5)), named_topology("v6e-8"))["copy_bytes"] == 0
 
 
 def test_memory_plan_over_budget_names_the_largest_tables():
-    plan = memory_plan(tables(small=100, huge=3 * 10**9, large=10**9), named_topology("v2-8"))
+    plan = memory_plan(tables(small=(100, 5), huge=(3 * 10**9, 5), large=(10**9, 5)), named_topology("v2-8"))
     assert not plan["fits"]
     assert plan["over_budget"] == ["huge"]
