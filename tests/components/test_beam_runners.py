@@ -6,7 +6,6 @@ tests/pipelines/dask/test_dask_cluster.py has them in processes of their own.
 """
 
 import contextlib
-import json
 import socket
 import subprocess
 import sys
@@ -61,34 +60,21 @@ def rows(tmp_path_factory):
     return folder
 
 
-def context(arguments, folder):
-    from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
-
-    return BaseBeamExecutor.Context(beam_pipeline_args=arguments, tmp_dir=str(folder / "tmp"), unique_id="1")
-
-
 def ingest(rows, folder, arguments):
     """Run ExampleGen's executor over the rows; return the examples."""
-    from tfx.proto import example_gen_pb2
+    from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
     from tfx.types import standard_artifacts
-    from tfx.utils import proto_utils
 
-    from components.example_gen.executor import Executor
+    from components.example_gen import ExampleGen
+    from components.example_gen.settings import Settings
+    from support.artifacts import artifact
 
-    examples = standard_artifacts.Examples()
-    examples.uri = str(folder / "examples" / "1")
-    pattern = example_gen_pb2.Input(splits=[{"name": "data", "pattern": "*.csv"}])
-    settings = {"columns": {"user": "token", "item": "token", "price": "float"}}
-    Executor(context(arguments, folder)).Do(
-        {},
-        {"examples": [examples]},
-        {
-            "input_base": str(rows),
-            "input_config": proto_utils.proto_to_json(pattern),
-            "data_format": "csv",
-            "settings": json.dumps(settings),
-        },
-    )
+    columns = {"user": "token", "item": "token", "price": "float"}
+    component = ExampleGen(str(rows), "*.csv", "csv", Settings(columns=columns))
+    examples = artifact(standard_artifacts.Examples, folder / "examples" / "1", made=False)
+    context = BaseBeamExecutor.Context(beam_pipeline_args=arguments, tmp_dir=str(folder / "tmp"), unique_id="1")
+    executor = component.executor_spec.executor_class(context)
+    executor.Do({}, {"examples": [examples]}, component.exec_properties)
     return examples
 
 
@@ -97,21 +83,16 @@ PARTS = {"user": {"parts": 3}, "item": {"parts": 16}}
 
 def count(examples, folder, arguments, rules=None):
     """Run VocabularyGen's executor over the examples; return the digest of the vocabularies."""
-    from components.artifacts import Vocabularies
-    from components.vocabulary_gen.executor import Executor
     from pipelines.local.content import read_content
+    from support import vocabulary_runs
 
-    vocabularies = Vocabularies()
-    vocabularies.uri = str(folder / "vocabularies" / "1")
-    features = [{"name": "user", "column": {"name": "user"}}]
-    features.append({"name": "item", "column": {"name": "item", "separator": "|"}})
-    Executor(context(arguments, folder)).Do(
-        {"examples": [examples]},
-        {"vocabularies": [vocabularies]},
-        {"features": json.dumps(features), "vocabulary_rules": json.dumps(rules or {})},
+    features = [vocabulary_runs.feature("user"), vocabulary_runs.feature("item", separator="|")]
+    folder.mkdir(exist_ok=True)
+    made, _ = vocabulary_runs.count(
+        folder, features, out="vocabularies", examples=examples, rules=rules, beam=arguments
     )
-    assert not (folder / "vocabularies" / "1" / "parts").exists()
-    return read_content(vocabularies.uri).digest
+    assert not (folder / "vocabularies" / "parts").exists()
+    return read_content(made.uri).digest
 
 
 @pytest.fixture(scope="module")
@@ -128,10 +109,20 @@ def test_portable_runner_gives_same_examples_and_vocabularies(rows, here, tmp_pa
     with job_service(tmp_path / "service.log") as arguments:
         examples = ingest(rows, tmp_path, arguments)
         assert read_content(examples.uri).digest == read_content(here[0].uri).digest
-        assert count(examples, tmp_path, arguments) == here[1]
-        assert count(examples, tmp_path / "parts", arguments, PARTS) == here[1]
+        assert count(examples, tmp_path, arguments, PARTS) == here[1]
 
 
+@pytest.mark.slow
+def test_worker_processes_give_same_examples_and_vocabularies(rows, here, tmp_path):
+    from pipelines.local.content import read_content
+
+    examples = ingest(rows, tmp_path, WORKERS["multi_processing"])
+    assert read_content(examples.uri).digest == read_content(here[0].uri).digest
+    assert count(examples, tmp_path, WORKERS["multi_processing"]) == here[1]
+    assert count(examples, tmp_path / "parts", WORKERS["multi_processing"], PARTS) == here[1]
+
+
+@pytest.mark.slow
 @pytest.mark.room("dask")
 def test_dask_gives_the_same_examples_and_vocabularies(rows, here, tmp_path):
     import distributed
@@ -148,15 +139,6 @@ def test_dask_gives_the_same_examples_and_vocabularies(rows, here, tmp_path):
         assert count(examples, tmp_path / "parts", arguments, PARTS) == here[1]
 
 
-def test_two_worker_processes_give_the_same_vocabularies(here, tmp_path):
-    assert count(here[0], tmp_path, WORKERS["multi_processing"]) == here[1]
-
-
-@pytest.mark.parametrize("workers", ["in_memory", pytest.param("multi_processing", marks=pytest.mark.slow)])
-def test_vocabularies_merged_out_of_parts_have_the_same_bytes(here, tmp_path, workers):
-    assert count(here[0], tmp_path, WORKERS[workers], PARTS) == here[1]
-
-
 def test_thresholds_for_parts_are_those_of_the_whole_vocabulary(here, tmp_path):
     rules = {"min_count": 2, "max_size": 20}
     one, other = ({"item": {**rules, "parts": parts}, "user": {"parts": parts, "max_size": 5}} for parts in (1, 4))
@@ -164,17 +146,8 @@ def test_thresholds_for_parts_are_those_of_the_whole_vocabulary(here, tmp_path):
     assert count(here[0], tmp_path / "parts", WORKERS["in_memory"], other) == whole
     said = []
     for parts in (1, 4):
+        too_many = {"item": {"parts": parts, "min_count": 99999}}
         with pytest.raises(ConfigError, match="leave no token: the most frequent of its") as error:
-            count(
-                here[0], tmp_path / f"none{parts}", WORKERS["in_memory"], {"item": {"parts": parts, "min_count": 99999}}
-            )
+            count(here[0], tmp_path / f"none{parts}", WORKERS["in_memory"], too_many)
         said.append(str(error.value))
     assert said[0] == said[1]
-
-
-@pytest.mark.slow
-def test_two_worker_processes_give_the_same_examples(rows, here, tmp_path):
-    from pipelines.local.content import read_content
-
-    examples = ingest(rows, tmp_path, WORKERS["multi_processing"])
-    assert read_content(examples.uri).digest == read_content(here[0].uri).digest

@@ -5,14 +5,6 @@ from components import progress
 pytestmark = pytest.mark.light
 
 
-def test_short_task_is_not_logged():
-    lines = []
-    sink = progress.log_sink(seconds=10.0, log=lines.append)
-    for done in range(4):
-        sink(progress.Report("count", done, 3, "rows", ""))
-    assert lines == []
-
-
 def test_long_task_logs_rate_and_time_left_and_its_end(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])

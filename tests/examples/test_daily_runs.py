@@ -1,8 +1,6 @@
 """The daily runs: how purchases become spans, and, in a slow test, the lineage page against the metadata store."""
 
 import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -84,16 +82,3 @@ def test_page_of_the_days_says_what_the_store_says(tmp_path):
     store = open_store(work / "metadata.sqlite")
     page = check_page((work / "lineage.html").read_text(), store, newest_artifact(store, "PushedModel"))
     assert len(page.tables["From run to run"]) == 2 + len(list((work / "days.json").read_text().split(",")))
-    _check_in_browser(work / "lineage.html", tmp_path)
-
-
-def _check_in_browser(path, folder):
-    """If Chromium is installed, check that it renders every table and drawing of the page."""
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        return
-    command = [browser, "--headless", "--no-sandbox", f"--user-data-dir={folder}/profile", "--dump-dom", path.as_uri()]
-    seen = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    text = path.read_text()
-    for mark in ("<svg", "<section", "<tr>", "</details>"):
-        assert seen.count(mark) == text.count(mark), mark
