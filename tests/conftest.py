@@ -47,14 +47,12 @@ LONGEST_FIRST = (
     "embedding_core/training/test_dense_start.py",
     "pipelines/health/test_measured_tables.py",
     "pipelines/test_preprocessing.py",
-    "embedding_core/layer/test_engine_mode.py",
     "faults/test_push_fuzzed.py",
     "pipelines/checks/test_pipeline_preflight.py",
     "embedding_core/preflight/test_preflight.py",
     "embedding_core/serving/test_export.py",
     "embedding_core/layer/test_on_tpu.py",
     "components/vocabulary_gen/test_vocabulary_gen_base.py",
-    "embedding_core/layer/test_documented_examples.py",
     "components/trainer/test_trainer.py",
 )
 WITH_GRAPPLER = "pipelines/test_end_to_end.py"  # even under `--lean`: a whole pipeline as users run it

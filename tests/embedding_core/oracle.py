@@ -4,54 +4,36 @@ The oracle is written with loops over single ids, in float64, from the documente
 shares no code with the engines that it judges.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
-from embedding_core.config import Combiner, EmbeddingConfig
-from embedding_core.optimizers import Optimizer
-
-Array: TypeAlias = Any  # numpy array of float64
-Occurrence: TypeAlias = tuple[int, Array]
-
 
 @dataclasses.dataclass(frozen=True)
 class Samples:
-    """The ids of one feature in one batch, one list per example.
+    """The ids of one feature in one batch, one list per example; and a weight per id, or None for ones."""
 
-    Attributes:
-      ids: ids per example.
-      weights: a weight per id, or None for ones.
-    """
+    ids: list
+    weights: list | None = None
 
-    ids: Sequence[Sequence[int]]
-    weights: Sequence[Sequence[float]] | None = None
-
-    def pairs(self, example: int) -> list[tuple[int, float]]:
+    def pairs(self, example):
         """Return the (id, weight) pairs of one example."""
         ids = self.ids[example]
         weights = [1.0] * len(ids) if self.weights is None else self.weights[example]
         return list(zip(ids, weights, strict=True))
 
 
-Batch: TypeAlias = Mapping[str, Samples]
-
-
-def build_dense(samples: Samples, dtype: Any = np.int64) -> tf.Tensor:
+def build_dense(samples):
     """Build dense [B, 1] ids of samples with one id each."""
-    return tf.constant(np.array(samples.ids, dtype).reshape(len(samples.ids), 1))
+    return tf.constant(np.array(samples.ids, np.int64).reshape(len(samples.ids), 1))
 
 
-def build_ragged(samples: Samples, dtype: Any = np.int64) -> tuple[tf.RaggedTensor, tf.RaggedTensor | None]:
+def build_ragged(samples):
     """Build ragged [B, None] ids, and their weights if given."""
     splits = np.cumsum([0, *(len(ids) for ids in samples.ids)])
-    flat = np.array([i for ids in samples.ids for i in ids], dtype)
+    flat = np.array([i for ids in samples.ids for i in ids], np.int64)
     ids = tf.RaggedTensor.from_row_splits(flat, splits)
     if samples.weights is None:
         return ids, None
@@ -59,33 +41,24 @@ def build_ragged(samples: Samples, dtype: Any = np.int64) -> tuple[tf.RaggedTens
     return ids, tf.RaggedTensor.from_row_splits(weights, splits)
 
 
-def build_sparse(
-    samples: Samples, dtype: Any = np.int64, order: np.random.Generator | None = None
-) -> tuple[tf.SparseTensor, tf.SparseTensor | None]:
+def build_sparse(samples, order=None):
     """Build sparse [B, longest] ids, and their weights if given; in random order if a generator is given."""
     places = [(row, column) for row, ids in enumerate(samples.ids) for column in range(len(ids))]
     turn = np.arange(len(places)) if order is None else order.permutation(len(places))
     shape = [len(samples.ids), max([1, *(len(ids) for ids in samples.ids)])]
     indices = np.array(places, np.int64).reshape(-1, 2)[turn]
 
-    def build(lists: Sequence[Sequence[Any]], of: Any) -> tf.SparseTensor:
-        flat = np.array([value for values in lists for value in values], of)
+    def build(lists, dtype):
+        flat = np.array([value for values in lists for value in values], dtype)
         return tf.SparseTensor(indices, flat[turn], shape)
 
-    return build(samples.ids, dtype), None if samples.weights is None else build(samples.weights, np.float32)
+    return build(samples.ids, np.int64), None if samples.weights is None else build(samples.weights, np.float32)
 
 
-def oracle_lookup(table: Array, samples: Samples, combiner: Combiner, max_sequence_length: int = 0) -> Array:
-    """Return the activations of one feature.
+def oracle_lookup(table, samples, combiner, max_sequence_length=0):
+    """Return the activations of one feature, float64 [B, dim], or [B, max_sequence_length, dim] of a sequence.
 
-    Args:
-      table: [rows, dim].
-      samples: the ids.
-      combiner: how the rows of one example become one vector.
-      max_sequence_length: 0 combines; n > 0 gives the first n rows of each example, padded with zeros.
-
-    Returns:
-      float64 [B, dim], or [B, max_sequence_length, dim].
+    A sequence has the first `max_sequence_length` rows of each example, and is padded with zeros.
     """
     table = np.asarray(table, np.float64)
     places = max_sequence_length or 1
@@ -96,9 +69,7 @@ def oracle_lookup(table: Array, samples: Samples, combiner: Combiner, max_sequen
     return out if max_sequence_length else out[:, 0]
 
 
-def _gains(
-    samples: Samples, example: int, combiner: Combiner, max_sequence_length: int
-) -> list[tuple[int, tuple[int, float]]]:
+def _gains(samples, example, combiner, max_sequence_length):
     """Return (place, (id, factor of its row)) for each id of one example."""
     pairs = samples.pairs(example)
     if max_sequence_length:
@@ -111,16 +82,10 @@ def _gains(
     return [(0, (identity, weight / total if total else 0.0)) for identity, weight in pairs]
 
 
-def oracle_occurrences(
-    samples: Samples, combiner: Combiner, gradient: Array, max_sequence_length: int = 0
-) -> list[Occurrence]:
+def oracle_occurrences(samples, combiner, gradient, max_sequence_length=0):
     """Return the (id, gradient of its row) pairs of one feature, in the order of the batch.
 
-    Args:
-      samples: the ids.
-      combiner: combiner of the table.
-      gradient: gradient of the activations, [B, dim] or [B, max_sequence_length, dim].
-      max_sequence_length: that of the feature.
+    `gradient` is that of the activations, in their shape.
     """
     gradient = np.asarray(gradient, np.float64).reshape(len(samples.ids), max_sequence_length or 1, -1)
     return [
@@ -130,9 +95,7 @@ def oracle_occurrences(
     ]
 
 
-def oracle_update(
-    optimizer: Optimizer, table: Array, slots: list[Array], occurrences: Sequence[Occurrence], rate: float
-) -> None:
+def oracle_update(optimizer, table, slots, occurrences, rate):
     """Take one optimizer step on float64 arrays, in place.
 
     The gradients of a row are summed, and the row is updated once; without gradient accumulation each occurrence
@@ -142,7 +105,7 @@ def oracle_update(
         for identity, gradient in occurrences:
             _update_row(optimizer, table, slots, identity, gradient, rate)
         return
-    totals: dict[int, Array] = {}
+    totals = {}
     if not getattr(optimizer, "lazy_adam", True):
         totals = {row: np.zeros(table.shape[1]) for row in range(len(table))}
     for identity, gradient in occurrences:
@@ -151,7 +114,7 @@ def oracle_update(
         _update_row(optimizer, table, slots, identity, gradient, rate)
 
 
-def _update_row(optimizer: Any, table: Array, slots: list[Array], identity: int, gradient: Array, rate: float) -> None:
+def _update_row(optimizer, table, slots, identity, gradient, rate):
     low, high = optimizer.gradient_bounds
     gradient = np.clip(gradient, -np.inf if low is None else low, np.inf if high is None else high)
     row = table[identity].copy()
@@ -167,16 +130,16 @@ def _update_row(optimizer: Any, table: Array, slots: list[Array], identity: int,
         slot[identity] = value
 
 
-def _sgd(_: Any, w: Array, slots: list[Array], g: Array, lr: float) -> tuple[Array, ...]:
+def _sgd(_, w, slots, g, lr):
     return (w - lr * g,)
 
 
-def _adagrad(_: Any, w: Array, slots: list[Array], g: Array, lr: float) -> tuple[Array, ...]:
+def _adagrad(_, w, slots, g, lr):
     a = slots[0] + g * g
     return w - lr * g / np.sqrt(a), a
 
 
-def _adagrad_momentum(o: Any, w: Array, slots: list[Array], g: Array, lr: float) -> tuple[Array, ...]:
+def _adagrad_momentum(o, w, slots, g, lr):
     a, m = slots
     a = a + g * g if o.beta2 == 1 else o.beta2 * a + (1 - o.beta2) * g * g
     s = g / (a + o.epsilon) ** (1 / o.exponent)
@@ -184,14 +147,14 @@ def _adagrad_momentum(o: Any, w: Array, slots: list[Array], g: Array, lr: float)
     return w - lr * (o.momentum * m + s if o.use_nesterov else m), a, m
 
 
-def _adam(o: Any, w: Array, slots: list[Array], g: Array, lr: float) -> tuple[Array, ...]:
+def _adam(o, w, slots, g, lr):
     m = o.beta_1 * slots[0] + (1 - o.beta_1) * g
     v = o.beta_2 * slots[1] + (1 - o.beta_2) * g * g
     root = np.sqrt(v + o.epsilon * o.epsilon) if o.sum_inside_sqrt else np.sqrt(v) + o.epsilon
     return w - lr * m / root, m, v
 
 
-def _ftrl(o: Any, w: Array, slots: list[Array], g: Array, lr: float) -> tuple[Array, ...]:
+def _ftrl(o, w, slots, g, lr):
     a, z = slots
     new = a + g * g
     growth = new**-o.learning_rate_power - a**-o.learning_rate_power
@@ -205,7 +168,7 @@ def _ftrl(o: Any, w: Array, slots: list[Array], g: Array, lr: float) -> tuple[Ar
     return w, new, z
 
 
-_RULES: Mapping[str, Callable[..., tuple[Array, ...]]] = {
+_RULES = {
     "SGD": _sgd,
     "Adagrad": _adagrad,
     "AdagradMomentum": _adagrad_momentum,
@@ -222,14 +185,8 @@ class Oracle:
       slots: the slots of each table, in the order of its optimizer.
     """
 
-    def __init__(self, config: EmbeddingConfig, tables: Mapping[str, Array], optimizer: Optimizer | None = None):
-        """Start from given rows.
-
-        Args:
-          config: the tables and features.
-          tables: the initial values of the rows, by table name.
-          optimizer: optimizer of the tables that have none of their own.
-        """
+    def __init__(self, config, tables, optimizer=None):
+        """Start from given rows; `optimizer` is that of the tables that have none of their own."""
         self._config = config
         self._optimizers = {table.name: table.optimizer or optimizer for table in config.tables}
         self.tables = {name: np.array(rows, np.float64) for name, rows in tables.items()}
@@ -238,37 +195,25 @@ class Oracle:
             for name, own in self._optimizers.items()
         }
 
-    def lookup(self, batch: Batch) -> dict[str, Array]:
+    def lookup(self, batch):
         """Return the activations of every feature of the batch."""
         return {name: self._lookup(name, samples) for name, samples in batch.items()}
 
-    def _lookup(self, name: str, samples: Samples) -> Array:
+    def _lookup(self, name, samples):
         table = self._config.table_of(name)
         length = self._config.feature(name).max_sequence_length
         return oracle_lookup(self.tables[table.name], samples, table.combiner, length)
 
-    def apply_gradients(self, batch: Batch, gradients: Mapping[str, Array]) -> None:
-        """Take one step: update the tables from the gradients of the activations, given by feature."""
-        self.apply_gradients_of_cores([(batch, gradients)])
-
-    def apply_gradients_of_cores(self, cores: Sequence[tuple[Batch, Mapping[str, Array]]]) -> None:
-        """Take one step of several cores, each with a batch and the gradients of its activations."""
-        occurrences: dict[str, list[Occurrence]] = {}
+    def apply_gradients_of_cores(self, cores):
+        """Take one step of several cores, each with a batch and the gradients of its activations by feature."""
+        occurrences = {}
         for batch, gradients in cores:
             for feature in self._config.features:
-                if feature.name in batch:
-                    table = self._config.table_of(feature.name)
-                    found = oracle_occurrences(
-                        batch[feature.name], table.combiner, gradients[feature.name], feature.max_sequence_length
-                    )
-                    occurrences.setdefault(table.name, []).extend(found)
+                table = self._config.table_of(feature.name)
+                length = feature.max_sequence_length
+                found = oracle_occurrences(batch[feature.name], table.combiner, gradients[feature.name], length)
+                occurrences.setdefault(table.name, []).extend(found)
         for name, found in occurrences.items():
-            self._update(name, found)
-
-    def _update(self, name: str, found: list[Occurrence]) -> None:
-        optimizer = self._optimizers[name]
-        if optimizer is None:
-            raise ValueError(f"table {name!r} has no optimizer: give the oracle one.")
-        rate = optimizer.learning_rate
-        value = float(rate() if callable(rate) else rate)
-        oracle_update(optimizer, self.tables[name], self.slots[name], found, value)
+            rate = self._optimizers[name].learning_rate
+            value = float(rate() if callable(rate) else rate)
+            oracle_update(self._optimizers[name], self.tables[name], self.slots[name], found, value)

@@ -4,8 +4,12 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+from embedding_core import EmbeddingConfig
 from embedding_core.tasks import POSITIVE
 from embedding_core.tracing import as_written, calling_user_code
+from embedding_core.training import Inputs
+from embedding_core.training.training_inputs import RowParser
+from support.tf_examples import example
 
 
 class _Doubled(tf_keras.layers.Layer):
@@ -69,11 +73,8 @@ def test_nothing_inside_a_function_as_written_is_converted(monkeypatch):
     assert names == []
 
 
-def test_transform_of_a_user_may_need_autograph(tmp_path):
+def test_transform_of_a_user_may_need_autograph():
     """AutoGraph skips the parser, but converts the function that a user gives it."""
-    from embedding_core import EmbeddingConfig
-    from embedding_core.training import Inputs
-    from embedding_core.training.training_inputs import RowParser
 
     def transform(raw):
         if tf.reduce_max(raw["x"]) > 1.0:
@@ -89,11 +90,6 @@ def test_transform_of_a_user_may_need_autograph(tmp_path):
         raw_spec=spec,
         transform=transform,
     )
-    rows = [
-        tf.train.Example(
-            features=tf.train.Features(feature={"x": tf.train.Feature(float_list=tf.train.FloatList(value=[value]))})
-        ).SerializeToString()
-        for value in (1.0, 4.0)
-    ]
+    rows = [example({"x": value}) for value in (1.0, 4.0)]
     batches = tf.data.Dataset.from_tensor_slices(rows).batch(1).map(RowParser(inputs))
     assert [batch["dense"]["x"].numpy().tolist() for batch in batches] == [[[1.0]], [[2.0]]]

@@ -4,12 +4,11 @@ import pytest
 import tensorflow as tf
 
 from embedding_core import FTRL, SGD, Adagrad, AdagradMomentum, Adam, EmbeddingConfig, FeatureConfig, TableConfig
-from embedding_core.engines import TPUEmbedding, TPUEmbeddingV0, simulated_tpu
+from embedding_core.engines import TPUEmbeddingV0, simulated_tpu
 from embedding_core.engines.hardware_configs import copied_configs, refuse_ignored
-from embedding_core.translate import initializer_to_core, model_of, optimizer_to_core, optimizer_to_tensorflow
+from embedding_core.translate import model_of, optimizer_to_core, optimizer_to_tensorflow
 
 tpu = tf.tpu.experimental.embedding
-simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
 
 OPTIMIZERS = [
     SGD(clipvalue=0.5, clip_weight_min=-1.0),
@@ -88,18 +87,12 @@ def test_schedule_on_hardware_is_refused():
         (tpu.Adam(weight_decay_factor=0.1), "weight_decay_factor"),
         (tpu.Adam(lazy_adam=False), "lazy_adam"),
         (tpu.SGD(use_gradient_accumulation=False), "use_gradient_accumulation"),
+        (tpu.SGD(low_dimensional_packing_status=True), "low_dimensional_packing_status"),
     ],
 )
 def test_hyperparameter_that_sparse_cores_ignore_is_refused(optimizer, name):
     model = model_of(tpu.FeatureConfig(tpu.TableConfig(7, 2)), optimizer, needs_optimizer=True)
     with pytest.raises(ValueError, match=f"`{name}`.*SparseCore"):
-        refuse_ignored(model, "V2")
-
-
-def test_packing_that_sparse_cores_ignore_is_refused():
-    optimizer = tpu.SGD(low_dimensional_packing_status=True)
-    model = model_of(tpu.FeatureConfig(tpu.TableConfig(7, 2)), optimizer, needs_optimizer=True)
-    with pytest.raises(ValueError, match=r"`low_dimensional_packing_status`.*SparseCore"):
         refuse_ignored(model, "V2")
 
 
@@ -119,33 +112,6 @@ def test_policy_for_invalid_ids_on_hardware_is_refused():
     )
     with pytest.raises(ValueError, match="`invalid_id` of feature 'f'"):
         copied_configs(config, SGD())
-
-
-def test_packing_is_refused_where_it_would_change_numbers():
-    feature = tpu.FeatureConfig(tpu.TableConfig(7, 2))
-    with simulated_tpu().scope():
-        TPUEmbedding(feature, tpu.SGD(low_dimensional_packing_status=True))
-        with pytest.raises(ValueError, match="low_dimensional_packing_status"):
-            TPUEmbedding(feature, tpu.FTRL(low_dimensional_packing_status=True))
-
-
-@pytest.mark.parametrize(
-    ("initializer", "name", "scale"),
-    [
-        (None, "truncated_normal", None),
-        (tf.initializers.TruncatedNormal(0.0, 0.1), "truncated_normal", 0.1),
-        (tf.random_uniform_initializer(-0.2, 0.2), "uniform", 0.2),
-        (tf.zeros_initializer(), "constant", 0.0),
-    ],
-)
-def test_initializer_is_recognised(initializer, name, scale):
-    found = initializer_to_core(tpu.TableConfig(7, 2, initializer).initializer, 2)
-    assert (found.name, found.scale) == (name, scale)
-
-
-def test_seeded_or_shifted_initializer_stays_the_callers():
-    for initializer in (tf.initializers.TruncatedNormal(0.0, 0.1, seed=1), tf.random_uniform_initializer(0.0, 0.2)):
-        assert initializer_to_core(initializer, 2) is initializer
 
 
 def test_two_tables_of_one_name_are_refused():

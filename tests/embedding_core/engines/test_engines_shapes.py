@@ -8,7 +8,6 @@ from embedding_core.engines import TPUEmbedding, feeding, simulated_tpu
 from embedding_core.feature_specs import FeatureSpec
 
 tpu = tf.tpu.experimental.embedding
-simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
 
 PLAIN = FeatureSpec("f", "t", 7, 2)
 SEQUENCE = FeatureSpec("f", "t", 7, 2, max_sequence_length=3)

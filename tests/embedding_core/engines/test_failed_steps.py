@@ -8,13 +8,13 @@ import tensorflow as tf
 
 from embedding_core import SGD, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import TPUEmbedding, simulated_tpu
+from support.engine_steps import this_core
 
 ROWS = 6
 CONFIG = EmbeddingConfig(
     tables=(TableConfig(name="t", vocabulary_size=ROWS, dim=1, combiner="sum"),),
     features=(FeatureConfig(name="f", table="t"),),
 )
-simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
 
 
 class UserError(Exception):
@@ -48,8 +48,7 @@ class Trainer:
 
         def on_core():
             if self.where == "inside":
-                core = tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group)
-                self.embedding.enqueue({"f": parts[core]}, training=self.training)
+                self.embedding.enqueue({"f": parts[this_core()]}, training=self.training)
             self.fails("enqueued", fail)
             activations = self.embedding.dequeue()
             self.fails("dequeued", fail)
@@ -62,8 +61,11 @@ class Trainer:
         if self.where == "outside":
             for core, device in enumerate(self.strategy.extended.worker_devices):
                 self.embedding.enqueue({"f": parts[core]}, training=self.training, device=device)
-        found = self.strategy.experimental_local_results(self.strategy.run(on_core))
-        return tf.concat(found, 0)[:, 0]
+        return self.on_all_cores(on_core)
+
+    def on_all_cores(self, function):
+        """Run a function on every core; return the activations of all."""
+        return tf.concat(self.strategy.experimental_local_results(self.strategy.run(function)), 0)[:, 0]
 
 
 PLACES = ["nowhere", "enqueued", "dequeued", "applied"]
@@ -74,40 +76,36 @@ def ids_of(trainer, first):
     return tf.constant([(first + core) % ROWS for core in range(trainer.strategy.num_replicas_in_sync)])
 
 
-def fails_and_goes_on(trainer, ids, fail):
-    """Run a good step, a failing one and two good ones, twice; good steps must return the rows of their own ids."""
-    nowhere = tf.constant(0)
-    for first in (0, 1):
-        wanted = ids_of(trainer, first)
-        np.testing.assert_array_equal(trainer.step(wanted, nowhere), wanted)
-        with pytest.raises(ERRORS):
-            trainer.step(ids, tf.constant(fail))
-        for later in (2, 4):
-            wanted = ids_of(trainer, later)
-            np.testing.assert_array_equal(trainer.step(wanted, nowhere), wanted)
-    np.testing.assert_array_equal(trainer.table[:, 0], np.arange(ROWS))
+OUTSIDE, INSIDE = {"where": "outside"}, {"where": "inside"}
 
 
-@pytest.mark.parametrize("place", PLACES[1:])
-@pytest.mark.parametrize("traced", [True, False])
 @pytest.mark.parametrize(
     "arguments",
-    [{}, {"where": "inside"}, {"pipelined": True}, {"training": False}, {"hosts": 2, "cores": 1}],
-    ids=["outside", "inside", "pipelined", "evaluation", "two hosts"],
+    [
+        OUTSIDE,
+        INSIDE,
+        {"pipelined": True},
+        {"training": False},
+        {"hosts": 2, "cores": 1},
+        OUTSIDE | {"traced": False},
+        INSIDE | {"traced": False},
+    ],
+    ids=["outside", "inside", "pipelined", "evaluation", "two hosts", "outside, eager", "inside, eager"],
 )
-def test_step_after_users_code_failed(arguments, traced, place):
-    trainer = Trainer(traced=traced, **arguments)
-    fails_and_goes_on(trainer, ids_of(trainer, 3), PLACES.index(place))
-
-
-@pytest.mark.parametrize("traced", [True, False])
-@pytest.mark.parametrize("core", [0, 1])
-@pytest.mark.parametrize("where", ["inside", "outside"])
-def test_step_after_an_invalid_id_on_one_core(where, core, traced):
-    trainer = Trainer(where=where, traced=traced)
-    ids = ids_of(trainer, 3).numpy()
-    ids[core] = ROWS + 7
-    fails_and_goes_on(trainer, tf.constant(ids), 0)
+def test_good_steps_after_failed_ones_return_rows_of_their_ids(arguments):
+    """Users' code fails at each place of a step, and an id is invalid on each core; good steps are in between."""
+    trainer = Trainer(**arguments)
+    nowhere = tf.constant(0)
+    failing = [(ids_of(trainer, 3), PLACES.index(place)) for place in PLACES[1:]]
+    failing += [(tf.constant(ids), 0) for ids in ([ROWS + 7, 4], [3, ROWS + 7])]
+    trainer.step(ids_of(trainer, 0), nowhere)
+    for ids, fail in failing:
+        with pytest.raises(ERRORS):
+            trainer.step(ids, tf.constant(fail))
+        for first in (2, 4):
+            wanted = ids_of(trainer, first)
+            np.testing.assert_array_equal(trainer.step(wanted, nowhere), wanted)
+    np.testing.assert_array_equal(trainer.table[:, 0], np.arange(ROWS))
 
 
 @pytest.mark.parametrize("core", [0, 1])
@@ -136,8 +134,7 @@ def test_function_that_only_enqueues_failed():
 
     @tf.function
     def train():
-        found = trainer.strategy.run(lambda: trainer.embedding.dequeue()["f"])
-        return tf.concat(trainer.strategy.experimental_local_results(found), 0)[:, 0]
+        return trainer.on_all_cores(lambda: trainer.embedding.dequeue()["f"])
 
     for first in (1, 2):
         with pytest.raises(tf.errors.InvalidArgumentError, match="bad"):
@@ -171,11 +168,7 @@ def test_batches_that_wait_for_later_steps_stay():
     trainer = Trainer(training=False)
     enqueue = tf.function(lambda ids: trainer.embedding.enqueue({"f": ids}, training=False))
 
-    @tf.function
-    def evaluate():
-        found = trainer.strategy.run(lambda: trainer.embedding.dequeue()["f"])
-        return tf.concat(trainer.strategy.experimental_local_results(found), 0)[:, 0]
-
+    evaluate = tf.function(lambda: trainer.on_all_cores(lambda: trainer.embedding.dequeue()["f"]))
     for first in (1, 2, 3):
         enqueue(tf.constant([first]))
     for first in (1, 2, 3):

@@ -9,10 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from embedding_core import FTRL, SGD, Adagrad, AdagradMomentum, Adam, EmbeddingConfig, FeatureConfig, TableConfig
-from embedding_core.engines import TPUEmbedding, simulated_tpu
-from tests.embedding_core.oracle import Samples, build_dense, build_ragged, build_sparse
-
-simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
+from support.engine_steps import Simulated, built, traced
+from tests.embedding_core.oracle import Samples
 
 BATCH = 8
 KINDS = ["dense", "sparse", "ragged", "weighted_sparse", "weighted_ragged"]
@@ -48,13 +46,15 @@ def models(draw):
         )
         for place, kind in enumerate(kinds)
     )
+    kinds = {feature.name: kind for feature, kind in zip(features, kinds, strict=True)}
     return EmbeddingConfig(tables=tables, features=features), kinds
 
 
 def samples_of(config, kinds, seed):
     generator = np.random.default_rng(seed)
     found = {}
-    for feature, kind in zip(config.features, kinds, strict=True):
+    for feature in config.features:
+        kind = kinds[feature.name]
         rows = config.table(feature.table).vocabulary_size
         lengths = np.ones(BATCH, int) if kind == "dense" else generator.integers(0, 4, BATCH)
         ids = [generator.integers(0, rows, n).tolist() for n in lengths]
@@ -63,63 +63,26 @@ def samples_of(config, kinds, seed):
     return found
 
 
-def specs_of(*examples):
-    """Return an input signature in which sparse and ragged values may hold any number of ids."""
-    kinds = {
-        tf.SparseTensor: lambda value: tf.SparseTensorSpec([value.shape[0], None], value.dtype),
-        tf.RaggedTensor: lambda value: tf.RaggedTensorSpec([value.shape[0], None], value.dtype, ragged_rank=1),
-    }
-    return tf.nest.map_structure(lambda value: kinds.get(type(value), tf.TensorSpec.from_tensor)(value), list(examples))
-
-
-def trained(config, kinds, hosts, cores, steps=2):
+def trained(config, kinds, topology, steps=2):
     """Train; return the activations of every step in the order of the global batch, then all variables."""
-    strategy = simulated_tpu(hosts=hosts, cores_per_host=cores)
-    with strategy.scope():
-        embedding = TPUEmbedding(config, None, seed=1)
-    size = BATCH // (hosts * cores)
-    embedding.build(size)
-
-    def built(samples, kind, core):
-        part = slice(core * size, (core + 1) * size)
-        own = Samples(samples.ids[part], samples.weights and samples.weights[part])
-        return (build_dense(own), None) if kind == "dense" else (build_sparse, build_ragged)["ragged" in kind](own)
-
-    def step(ids, weights):
-        for part, weight, device in zip(ids, weights, strategy.extended.worker_devices, strict=True):
-            embedding.enqueue(part, {name: weight.get(name) for name in part}, device=device)
-
-        def on_core():
-            activations = embedding.dequeue()
-            embedding.apply_gradients({name: value * 0.5 + 0.1 for name, value in activations.items()})
-            return activations
-
-        found = strategy.run(on_core)
-        return {name: tf.concat(strategy.experimental_local_results(value), 0) for name, value in found.items()}
-
-    found, traced = [], None
+    driver = Simulated(config, None, topology, BATCH, scale=0.5)
+    found, step = [], None
     for seed in range(steps):
-        batch = samples_of(config, kinds, seed)
-        parts = [
-            {name: built(samples, kind, core) for (name, samples), kind in zip(batch.items(), kinds, strict=True)}
-            for core in range(hosts * cores)
-        ]
-        ids = [{name: value for name, (value, _) in part.items()} for part in parts]
-        weights = [{name: value for name, (_, value) in part.items() if value is not None} for part in parts]
-        traced = traced or tf.function(step, specs_of(ids, weights), autograph=False)
-        found += list(traced(ids, weights).values())
-    variables = embedding._engine.variables
-    return [value.numpy() for value in found + [v for own in variables.values() for v in own.values()]]
+        ids, weights = built(kinds, samples_of(config, kinds, seed), driver.cores)
+        step = step or traced(driver.step, ids, weights)
+        parts = step(ids, weights)
+        found += [tf.concat([part[name] for part in parts], 0) for name in kinds]
+    return [value.numpy() for value in found + driver.variables()]
 
 
 def check(model, topology):
     gc.collect()
     config, kinds = model
-    for one, other in zip(trained(config, kinds, 1, 1), trained(config, kinds, *topology), strict=True):
+    for one, other in zip(trained(config, kinds, (1, 1)), trained(config, kinds, topology), strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-5)
 
 
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(models(), st.sampled_from(TOPOLOGIES))
 def test_random_model_is_the_same_on_every_topology(model, topology):
     check(model, topology)

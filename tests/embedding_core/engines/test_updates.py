@@ -71,11 +71,12 @@ def test_small_and_large_tables_descend_alike(rows, optimizer):
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_no_ids_are_no_update(known):
-    table = tf.Variable(tf.ones([3, 2]))
+@pytest.mark.parametrize("accumulates", [True, False])
+def test_no_ids_are_no_update(known, accumulates):
+    table, optimizer = tf.Variable(tf.ones([3, 2])), SGD(learning_rate=0.01, use_gradient_accumulation=accumulates)
 
     def step(ids, gradients):
-        apply_to_table(SGD(learning_rate=0.01), table, [], ids, gradients, 0.01)
+        apply_to_table(optimizer, table, [], ids, gradients, 0.01)
 
     if not known:
         step = tf.function(step, input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, 2])])

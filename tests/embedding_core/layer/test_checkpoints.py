@@ -7,9 +7,9 @@ import tf_keras
 
 from embedding_core.engines import simulated_tpu
 from embedding_core.layer import TPUEmbedding
+from support.layers import ids_of_cores, on_cores
 
 tpu = tf.tpu.experimental.embedding
-simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
 
 
 class Run:
@@ -20,13 +20,15 @@ class Run:
         self.strategy = simulated_tpu(hosts=way, cores_per_host=2) if on_tpu else tf.distribute.get_strategy()
         with self.strategy.scope():
             self.optimizer = tf_keras.optimizers.legacy.Adagrad(0.1)
-            table = tpu.TableConfig(5, 2, combiner="sum", name="t")
-            self.layer = TPUEmbedding(
-                {"f": tpu.FeatureConfig(table)}, self.optimizer, table_update="engine" if way == "engine" else "keras"
-            )
-            self.layer.build([tf.TensorShape([4 // self.strategy.num_replicas_in_sync])])
+            features = {"f": tpu.FeatureConfig(tpu.TableConfig(5, 2, combiner="sum", name="t"))}
+            self.layer = TPUEmbedding(features, self.optimizer, table_update="engine" if way == "engine" else "keras")
         self.checkpoint = tf.train.Checkpoint(layer=self.layer)
-        self.run = tf.function(lambda ids: self.strategy.run(self._on_core, args=(ids,)))
+        self.run = on_cores(self.strategy, self._on_core)
+
+    def build(self):
+        with self.strategy.scope():
+            self.layer.build([tf.TensorShape([4 // self.strategy.num_replicas_in_sync])])
+        return self
 
     def _on_core(self, ids):
         with tf.GradientTape() as tape:
@@ -35,15 +37,8 @@ class Run:
         self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
 
     def train(self, ids):
-        cores = self.strategy.num_replicas_in_sync
-        parts = np.split(np.array(ids), cores)
-        self.run(
-            tf.constant(ids)
-            if cores == 1
-            else self.strategy.experimental_distribute_values_from_function(
-                lambda context: tf.constant(parts[context.replica_id_in_sync_group])
-            )
-        )
+        parts = np.split(np.array(ids), self.strategy.num_replicas_in_sync)
+        self.run(ids_of_cores(self.strategy, *parts))
 
     def values(self):
         holder = self.layer._tpu_embedding
@@ -53,7 +48,7 @@ class Run:
 @pytest.fixture(scope="module")
 def straight():
     """Return the values after one and after two uninterrupted steps of the engine."""
-    run = Run("engine")
+    run = Run("engine").build()
     run.train([1, 1, 2, 3])
     first = run.values()
     run.train([1, 2, 4, 4])
@@ -73,10 +68,10 @@ def straight():
 )
 def test_training_goes_on_under_another_strategy(before, after, straight, tmp_path):
     first, second = straight
-    run = Run(before)
+    run = Run(before).build()
     run.train([1, 1, 2, 3])
     path = run.checkpoint.write(str(tmp_path / "checkpoint"))
-    run = Run(after)
+    run = Run(after).build()
     run.checkpoint.read(path).assert_existing_objects_matched().assert_consumed()
     tf.nest.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), run.values(), first)
     run.train([1, 2, 4, 4])
@@ -84,8 +79,7 @@ def test_training_goes_on_under_another_strategy(before, after, straight, tmp_pa
 
 
 def test_keys_are_those_of_tensorflow_recommenders(tmp_path):
-    run = Run("engine")
-    path = run.checkpoint.write(str(tmp_path / "checkpoint"))
+    path = Run("engine").build().checkpoint.write(str(tmp_path / "checkpoint"))
     keys = {key for key, _ in tf.train.list_variables(path)}
     value = ".ATTRIBUTES/VARIABLE_VALUE"
     assert {f"layer/_tpu_embedding/t/{value}", f"layer/_tpu_embedding/t.Saccumulators/{value}"} <= keys
@@ -94,28 +88,12 @@ def test_keys_are_those_of_tensorflow_recommenders(tmp_path):
 
 @pytest.mark.parametrize("way", ["engine", 1])
 def test_restore_before_the_variables_are_there(way, straight, tmp_path):
-    path = saved_by_engine(tmp_path)
-    run = Run(way)
-    fresh = Run.__new__(Run)
-    fresh.strategy = run.strategy
-    with run.strategy.scope():
-        table = tpu.TableConfig(5, 2, combiner="sum", name="t")
-        layer = TPUEmbedding({"f": tpu.FeatureConfig(table)}, tpu.Adagrad(0.1), table_update="engine")
-    status = tf.train.Checkpoint(layer=layer).read(path)
-    if way != "engine":
-        from embedding_core.engines import initialize_simulated_tpu
-
-        initialize_simulated_tpu(run.strategy)
-    with run.strategy.scope():
-        layer.build([tf.TensorShape([2])])
-    status.assert_consumed()
-    np.testing.assert_allclose(getattr(layer._tpu_embedding, "t/accumulators"), straight[0]["t/accumulators"])
-
-
-def saved_by_engine(tmp_path):
-    run = Run("engine")
+    run, later = Run("engine").build(), Run(way)
     run.train([1, 1, 2, 3])
-    return run.checkpoint.write(str(tmp_path / "checkpoint"))
+    status = later.checkpoint.read(run.checkpoint.write(str(tmp_path / "checkpoint")))
+    later.build()
+    status.assert_consumed()
+    np.testing.assert_allclose(later.values()["t/accumulators"], straight[0]["t/accumulators"])
 
 
 def test_tensorflow_recommenders_reads_ours_and_we_read_theirs(tmp_path):

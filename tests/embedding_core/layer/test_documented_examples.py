@@ -11,9 +11,9 @@ import tf_keras
 
 from embedding_core.engines import simulated_tpu
 from embedding_core.layer import TPUEmbedding
+from support.tf_examples import example
 
 tpu = tf.tpu.experimental.embedding
-simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
 BATCH = 4
 
 
@@ -105,12 +105,6 @@ def test_functional_model_from_configuration_to_serving(hosts, tmp_path):
     tf.saved_model.save(model, str(tmp_path / "export"), signatures={"serving": serve_examples})
     served = tf.saved_model.load(str(tmp_path / "export")).signatures["serving"]
     rows = zip([1, 2, 3, 4], [[1], [], [2, 2], [0, 4]], [6, 0, 6, 1], strict=True)
-    found = served(examples=tf.constant([example(*row) for row in rows]))["logits"]
+    found = served(examples=tf.constant([example(dict(zip(parsed, row, strict=True))) for row in rows]))["logits"]
     assert float(tf.reduce_sum(tf.square(found - [[1.0], [0.0], [1.0], [0.0]]))) == pytest.approx(float(after), 1e-4)
     np.testing.assert_array_equal(found.shape, [4, 1])
-
-
-def example(one, two, three):
-    values = {"feature_one": [one], "feature_two": two, "feature_three": [three]}
-    features = {name: tf.train.Feature(int64_list=tf.train.Int64List(value=ids)) for name, ids in values.items()}
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()

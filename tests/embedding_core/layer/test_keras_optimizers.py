@@ -26,34 +26,10 @@ def test_hyperparameters_are_passed_on(generation):
     assert isinstance(translate_keras_optimizer(generation.SGD()), tpu.SGD)
 
 
-@GENERATIONS
-@pytest.mark.parametrize(
-    ("name", "changed"),
-    [
-        ("SGD", {"momentum": 0.9}),
-        ("SGD", {"nesterov": True}),
-        ("Adam", {"amsgrad": True}),
-        ("Adagrad", {"epsilon": 1e-3}),
-        ("Ftrl", {"l2_shrinkage_regularization_strength": 0.1}),
-        ("Adam", {"clipnorm": 1.0}),
-        ("SGD", {"clipvalue": 1.0}),
-        ("SGD", {"global_clipnorm": 1.0}),
-    ],
-)
-def test_what_the_tpu_lacks_is_refused_by_name(generation, name, changed):
-    (parameter,) = changed
-    with pytest.raises(ConfigError, match=f"Optimizer parameter {parameter} is unsupported"):
-        translate_keras_optimizer(getattr(generation, name)(**changed))
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "parameter"),
-    [(lambda: legacy.SGD(decay=0.1), "decay"), (lambda: new.Adam(weight_decay=0.1), "weight_decay"),
-     (lambda: new.SGD(use_ema=True), "use_ema")],
-)  # fmt: skip
-def test_what_one_generation_has_is_refused_by_name(optimizer, parameter):
-    with pytest.raises(ConfigError, match=f"Optimizer parameter {parameter} is unsupported"):
-        translate_keras_optimizer(optimizer())
+def test_decay_of_a_legacy_optimizer_is_refused():
+    """test_attributes.py tests the arguments of the constructors."""
+    with pytest.raises(ConfigError, match="Optimizer parameter decay is unsupported"):
+        translate_keras_optimizer(legacy.SGD(decay=0.1))
 
 
 @GENERATIONS

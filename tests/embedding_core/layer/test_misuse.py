@@ -10,48 +10,33 @@ import tf_keras
 
 from embedding_core.errors import CheckpointError, ConfigError, DataError, EngineError
 from embedding_core.layer import TPUEmbedding
+from support.layers import functional_model, layer_of, rows_of, table_of
 
 tpu = tf.tpu.experimental.embedding
 UPDATES = pytest.mark.parametrize("update", ["keras", "engine"])
 IDS = tf.constant([1])
 
 
-def layer_of(optimizer=None, update="engine", rows=4, name="t", **arguments):
-    table = tpu.TableConfig(rows, 1, tf.constant_initializer(1.0), combiner="sum", name=name)
-    return TPUEmbedding({"f": tpu.FeatureConfig(table)}, optimizer or tpu.SGD(0.5), table_update=update, **arguments)
-
-
-def model_of(layer, optimizer="sgd"):
-    inputs = {"f": tf_keras.Input(shape=(), dtype=tf.int64)}
-    model = tf_keras.Model(inputs, layer(inputs)["f"])
-    model.compile(optimizer, "mse")
-    return model
-
-
 def fit(model):
     model.fit({"f": np.array([1, 1])}, np.zeros([2, 1]), verbose=0)
 
 
-def rows(layer):
-    return next(iter(layer.embedding_tables.values())).numpy()[:, 0].tolist()
-
-
 @UPDATES
 def test_frozen_layer_stays_as_it_is(update):
-    layer, head = layer_of(update=update), tf_keras.layers.Dense(1)
+    layer, head = layer_of("sgd", update), tf_keras.layers.Dense(1)
     layer({"f": IDS})
     layer.trainable = False
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(head(layer({"f": IDS})["f"]))
     tape.gradient(loss, head.trainable_variables)
-    assert rows(layer) == [1, 1, 1, 1]
+    assert rows_of(layer).tolist() == [1, 1, 1, 1]
     layer.trainable = True
     assert len(layer.trainable_variables) == 1
 
 
 @pytest.mark.parametrize("traced", [True, False])
 def test_second_gradient_through_a_lookup_is_refused(traced):
-    layer, head = layer_of(), tf_keras.layers.Dense(1, kernel_initializer="ones")
+    layer, head = layer_of("sgd"), tf_keras.layers.Dense(1, kernel_initializer="ones")
     head(layer({"f": IDS})["f"])
 
     def train():
@@ -66,32 +51,22 @@ def test_second_gradient_through_a_lookup_is_refused(traced):
 
 @UPDATES
 def test_wrong_call_leaves_the_layer_usable(update):
-    layer = layer_of(update=update)
+    layer = layer_of("sgd", update)
     with pytest.raises(DataError, match=r"missing \['f'\]"):
         layer({})
-    assert layer({"f": IDS})["f"].numpy() == [[1]]
-
-
-def test_variables_as_ids():
-    assert layer_of()({"f": tf.Variable([1, 2])})["f"].shape == [2, 1]
-
-
-@UPDATES
-def test_build_takes_plain_shapes(update):
-    layer = layer_of(update=update)
-    layer.build({"f": (4, 1)})
-    assert len(layer.trainable_variables) == 1
+    assert layer({"f": tf.Variable([1])})["f"].numpy() == [[1]]
 
 
 def test_tables_are_written_before_the_first_call():
-    layer = layer_of()
-    layer.update_embedding_table(next(iter(layer.embedding_tables)), np.full([4, 1], 7))
+    table = table_of()
+    layer = layer_of("sgd", table=table)
+    layer.update_embedding_table(table, np.full([4, 1], 7))
     assert layer({"f": IDS})["f"].numpy() == [[7]]
 
 
 @UPDATES
 def test_invalid_id_names_feature_and_table(update):
-    layer = layer_of(update=update, name="item/a")
+    layer = layer_of("sgd", update, table_of(name="item/a"))
     with pytest.raises(tf.errors.InvalidArgumentError, match="An id of feature 'f' is outside table 'item/a'"):
         layer({"f": tf.constant([9])})
     look_up = tf.function(lambda ids: layer({"f": ids}))
@@ -121,14 +96,14 @@ def test_table_named_as_a_slot_is_refused():
 )
 def test_inputs_of_functional_models_are_checked_at_once(given, message):
     with pytest.raises(DataError, match=message):
-        layer_of()({"f": tf_keras.Input(**given)})
+        layer_of("sgd")({"f": tf_keras.Input(**given)})
 
 
 @pytest.mark.parametrize("kind", ["sparse", "ragged"])
 def test_inputs_may_leave_the_dimension_of_their_ids_out(kind):
     """TensorFlow Recommenders' documentation declares its inputs with `shape=()`."""
     inputs = tf_keras.Input(batch_size=4, shape=(), dtype=tf.int32, **{kind: True})
-    assert layer_of()({"f": inputs})["f"].shape == [4, 1]
+    assert layer_of("sgd")({"f": inputs})["f"].shape == [4, 1]
 
 
 def test_keras_3_models_are_refused():
@@ -138,54 +113,44 @@ def test_keras_3_models_are_refused():
         def call(self, ids):
             return layer({"f": ids})["f"]
 
-    layer = layer_of()
+    layer = layer_of("sgd")
     with pytest.raises(ConfigError, match="is called by a model of Keras 3"):
         Other()(IDS)
+    with pytest.raises(ConfigError, match="TF_USE_LEGACY_KERAS=1"):
+        layer({"f": keras.Input(shape=(), dtype="int64")})
 
 
 def test_layer_is_no_pickle():
     for attempt in (copy.deepcopy, pickle.dumps):
         with pytest.raises(EngineError, match="from_config"):
-            attempt(layer_of())
+            attempt(layer_of("sgd"))
 
 
 @UPDATES
 def test_models_are_pickled_and_loaded_without_custom_objects(update):
-    model = model_of(layer_of("adagrad", update))
-    model.layers[1].update_embedding_table(next(iter(model.layers[1].embedding_tables)), np.full([4, 1], 7))
-    assert rows(pickle.loads(pickle.dumps(model)).layers[1]) == [7, 7, 7, 7]  # Keras pickles a model as a .keras file
+    table = table_of()
+    model = functional_model(layer_of("adagrad", update, table))
+    model.layers[1].update_embedding_table(table, np.full([4, 1], 7))
+    again = pickle.loads(pickle.dumps(model))  # Keras pickles a model as a .keras file
+    assert rows_of(again.layers[1]).tolist() == [7, 7, 7, 7]
 
 
 def test_weights_of_other_tables_are_refused(tmp_path):
     path = tmp_path / "model.weights.h5"
-    model_of(layer_of(tpu.Adagrad())).save_weights(path)
+    functional_model(layer_of(tpu.Adagrad())).save_weights(path)
     for layer, message in (
         (layer_of(tpu.Adam()), r"missing \['t/momenta', 't/velocities'\], not of this layer \['t/accumulators'\]"),
-        (layer_of(tpu.Adagrad(), rows=5), r"\(4, 1\) in the file"),
-        (layer_of(tpu.Adagrad(), name="u"), r"missing \['u'"),
-        (layer_of(update="keras"), "table_update"),
+        (layer_of(tpu.Adagrad(), table=table_of(rows=5)), r"\(4, 1\) in the file"),
+        (layer_of(tpu.Adagrad(), table=table_of(name="u")), r"missing \['u'"),
+        (layer_of("sgd", "keras"), "table_update"),
     ):
         with pytest.raises(CheckpointError, match=message):
-            model_of(layer).load_weights(path)
-
-
-def test_step_of_a_schedule_is_in_the_weights():
-    schedule = tf_keras.optimizers.schedules.PiecewiseConstantDecay([0], [0.5, 0.0])
-    store = {}
-    for layer in (layer_of(tpu.SGD(schedule)), layer_of(tpu.SGD(schedule))):
-        layer.build(None)
-        if store:
-            layer.load_own_variables(store)
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(layer({"f": IDS})["f"])
-        tape.gradient(loss, layer.trainable_variables)
-        assert rows(layer) == [1, 0.5, 1, 1]
-        layer.save_own_variables(store)
+            functional_model(layer).load_weights(path)
 
 
 def test_unbuilt_tables_are_not_saved_as_nothing():
     with pytest.raises(EngineError, match="not built yet"):
-        layer_of().save_own_variables({})
+        layer_of("sgd").save_own_variables({})
 
 
 def test_schedule_that_keras_does_not_know_is_named():
@@ -207,18 +172,18 @@ def test_schedule_that_keras_does_not_know_is_named():
 def test_loaded_model_trains_when_it_is_told_what_to_follow(generation, tmp_path):
     schedule = tf_keras.optimizers.schedules.PiecewiseConstantDecay([0], [0.5, 0.0])
     optimizer = generation.SGD(schedule)
-    model = model_of(layer_of(optimizer), optimizer)
+    model = functional_model(layer_of(optimizer), optimizer)
     for _ in range(2):
         fit(model)
     model.save(tmp_path / "model.keras")
     again = tf_keras.models.load_model(tmp_path / "model.keras")
-    before = rows(again.layers[1])
+    before = rows_of(again.layers[1]).tolist()
     with pytest.raises(EngineError, match="it is a copy, which no model steps"):
         fit(again)
     again.layers[1].keras_optimizer = again.optimizer
     again.compile(again.optimizer, "mse")  # trace again
     fit(again)  # the learning rate is that of the third step
-    assert rows(again.layers[1]) == before
+    assert rows_of(again.layers[1]).tolist() == before
 
 
 def test_follows_optimizers_of_the_same_hyperparameters_only():
@@ -230,10 +195,13 @@ def test_follows_optimizers_of_the_same_hyperparameters_only():
         layer_of("sgd").keras_optimizer = tf_keras.optimizers.SGD()
 
 
-@pytest.mark.parametrize("batch_size", [0, -1, 2.0, "4", True])
-def test_batch_size_that_is_none_is_refused(batch_size):
-    with pytest.raises(ConfigError, match="whole number >= 1"):
-        layer_of(batch_size=batch_size)
+@pytest.mark.parametrize(
+    ("update", "batch_size", "message"),
+    [("tpu", None, "'keras' or 'engine'"), ("keras", 0, "whole number >= 1"), ("keras", 2.0, "whole number >= 1")],
+)
+def test_invalid_arguments_are_refused(update, batch_size, message):
+    with pytest.raises(ConfigError, match=message):
+        layer_of("sgd", update, batch_size=batch_size)
 
 
 def test_tables_of_nearly_one_name_do_not_meet_in_a_file():
