@@ -1,6 +1,6 @@
 """Kills a process that writes or copies deltas, at every call that changes files, and reads them as a client does.
 
-``python -m tests.deltas.killing <campaign> <trials> <seed> <folder>`` with `tests/faults/interpose.c` preloaded prints
+``python -m tests.deltas.killing <campaign> <trials> <seed> <folder>`` with `tests/support/interpose.c` preloaded prints
 one line of JSON. Each trial forks a process that is killed while it writes the next delta (campaign "deltas"), or while
 it goes back to a version that has deltas ("rollback"), and one that is not.
 """
@@ -16,7 +16,7 @@ from components.deltas.updates import Link, folder_of, publish_delta, read_chain
 from components.pusher.publish import publish
 from components.pusher.rollback import roll_back
 from components.pusher.served import damage_of, served_versions, verify_version
-from tests.faults.pushing import COUNT, KILL, Interposed, forked
+from tests.support.interposed import KILL, arm, counted, forked, points_of
 
 FIRST = "0" * 64
 
@@ -97,44 +97,32 @@ class GoingBack(Writing):
 
 def main(campaign, trials, seed, folder):
     """Run the campaign and print its figures."""
-    model, base, report = (os.path.join(folder, name) for name in ("model", "base", "calls.json"))
+    model, base = os.path.join(folder, "model"), os.path.join(folder, "base")
     os.makedirs(model)
     with open(os.path.join(model, "saved_model.pb"), "wb") as file:
         file.write(b"a model")
     version = publish(model, base, check=lambda copy: {"deltas": {"digest": FIRST}}).version
-    work, interposed = {"deltas": Writing, "rollback": GoingBack}[campaign](base, version), Interposed()
-
-    def count():
-        work.act()
-        chain = work.ready()
-        interposed.arm(COUNT)
-        work.act(chain)
-        calls = interposed.calls()
-        with open(report, "w") as file:
-            json.dump(calls, file)
-
-    def die_at(point):
-        chain = work.ready()
-        interposed.arm(KILL, point)
-        work.act(chain)
-
-    assert forked(count) == 0
-    with open(report) as file:
-        calls = [line.split()[0] for line in json.load(file)]
-    points = list(range(1, len(calls) + 1))
-    if int(trials) < len(points):
-        points = sorted(random.Random(int(seed)).sample(points, int(trials)))
+    work = {"deltas": Writing, "rollback": GoingBack}[campaign](base, version)
+    work.act()
+    kinds = counted(work.act, work.ready)
+    points = points_of(kinds, int(trials), int(seed))
     figures = {"killed": 0, "half": 0, "lost": 0, "leftovers": 0, "failed": 0, "visible": 0}
     for point in points:
         before = work.seen()
-        figures["killed"] += forked(lambda point=point: die_at(point)) == -signal.SIGKILL
+
+        def die(_, point=point):
+            chain = work.ready()
+            arm(KILL, point)
+            work.act(chain)
+
+        figures["killed"] += forked(die)[0] == -signal.SIGKILL
         after = work.seen()
         figures["half"] += after not in {before, before + 1}
         figures["visible"] += after == before + 1
-        figures["failed"] += forked(work.act) != 0
+        figures["failed"] += forked(lambda _: work.act())[0] != 0
         figures["lost"] += work.seen() != after + 1
         figures["leftovers"] += work.leftovers()
-    figures |= {"trials": len(points), "calls": len(calls), "kinds": sorted(set(calls)), "seed": int(seed)}
+    figures |= {"trials": len(points), "calls": len(kinds), "kinds": sorted(set(kinds))}
     sys.stdout.write(json.dumps({"campaign": f"{campaign} killed", **figures}) + "\n")
 
 

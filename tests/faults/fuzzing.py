@@ -3,7 +3,7 @@
 ``python -m tests.faults.fuzzing <folder> <signature> <first> <count>`` scores mutants and prints a letter for each as
 soon as it is known: `s` the good row gets its usual answer, `e` the batch is an error, `r` Python's parser refused the
 mutant, `u` the mutant fits no tensor, and `W` the good row gets a wrong answer. A process that dies prints no more.
-``python -m tests.faults.fuzzing <folder> export`` writes the model first.
+`export` writes the model.
 """
 
 import os
@@ -15,17 +15,21 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
+import tf_keras
 from google.protobuf.message import DecodeError
 
 from embedding_core.columns import DenseInputs
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.engines import HostEngine
+from embedding_core.model_inputs import model_inputs
 from embedding_core.serving import columns_of, export_model, named_inputs
+from tests.support.tf_examples import example
+from tests.support.vocabularies import write_tokens
 
 WORDS = [b"a", b"b", b"c", b"word"]
-VOCABULARY = {"vocabulary": "words", "vocabulary_size": 6, "oov_rows": 2}
 CONFIG = EmbeddingConfig(
     tables=(
-        TableConfig(name="words", dim=4, **VOCABULARY),
+        TableConfig(name="words", dim=4, vocabulary="words", vocabulary_size=6, oov_rows=2),
         TableConfig(name="ids", vocabulary_size=50, dim=3),
     ),
     features=(
@@ -41,35 +45,11 @@ CONFIG = EmbeddingConfig(
 )
 DENSE = DenseInputs(
     names=("price", "count"),
-    spec={
-        "price": tf.io.FixedLenFeature([], tf.float32, 0.0),
-        "count": tf.io.FixedLenFeature([], tf.int64, 0),
-    },
+    spec={"price": tf.io.FixedLenFeature([], tf.float32, 0.0), "count": tf.io.FixedLenFeature([], tf.int64, 0)},
 )
-ROW = {
-    "word": [b"a"],
-    "list": [b"b", b"nope", b"c"],
-    "path": [b"a b c"],
-    "id": [7],
-    "ids": [3, 49, 3],
-    "float": [0.5],
-    "price": [2.5],
-    "count": [4],
-}
-
-
-def example(row):
-    """A serialized tf.Example."""
-    made = tf.train.Example()
-    for name, values in row.items():
-        feature = made.features.feature[name]
-        kinds = {bytes: feature.bytes_list, int: feature.int64_list, float: feature.float_list}
-        kinds[type(values[0])].value.extend(values)
-    return made.SerializeToString(deterministic=True)
-
-
+ROW = {"word": b"a", "list": [b"b", b"nope", b"c"], "path": b"a b c", "id": 7, "ids": [3, 49, 3], "float": 0.5}
+ROW |= {"price": 2.5, "count": 4}
 GOOD = example(ROW)
-EXAMPLES = [example(ROW), example({}), *(example({**ROW, "word": [word], "list": [word]}) for word in [*WORDS, b"?"])]
 
 
 def mutant(number):
@@ -96,22 +76,11 @@ def mutant(number):
 
 def export(folder):
     """Export a model: one dense layer over all inputs."""
-    import tf_keras
-
-    from embedding_core.engines import HostEngine
-    from embedding_core.model_inputs import model_inputs
-
-    path = os.path.join(folder, "words.txt")
-    with open(path, "wb") as file:
-        file.write(b"".join(word + b"\n" for word in WORDS))
     embeddings, dense = model_inputs(CONFIG, DENSE.names)
     flat = [tf_keras.layers.Flatten()(value) for value in (*embeddings.values(), *dense.values())]
     model = tf_keras.Model([embeddings, dense], tf_keras.layers.Dense(1)(tf_keras.layers.Concatenate()(flat)))
-    tables = HostEngine(CONFIG, with_slots=False).embedding_tables
-    files = {"words": path}
-    export_model(
-        os.path.join(folder, "model"), config=CONFIG, tables=tables, vocabularies=files, model=model, dense=DENSE
-    )
+    tables, files = HostEngine(CONFIG, with_slots=False).embedding_tables, write_tokens(folder, {"words": WORDS})
+    export_model(folder / "model", config=CONFIG, tables=tables, vocabularies=files, model=model, dense=DENSE)
 
 
 def by_examples(signature, expected, row):
@@ -136,11 +105,8 @@ def by_tensors(signature, expected, row):
     return "s" if np.array_equal(logit[0], expected) else "W"
 
 
-def main(folder, signature, first=0, count=0):
-    """Export, or score mutants `first` .. `first + count - 1`."""
-    if signature == "export":
-        export(folder)
-        return
+def main(folder, signature, first, count):
+    """Score mutants `first` .. `first + count - 1`."""
     loaded = tf.saved_model.load(os.path.join(folder, "model")).signatures
     expected = loaded["serving_default"](examples=tf.constant([GOOD, GOOD]))["logit"].numpy()[0]
     send = by_examples if signature == "serving_default" else by_tensors

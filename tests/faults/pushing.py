@@ -1,12 +1,10 @@
-"""Kills a process that pushes, at every call that changes files or at random moments, while a watcher polls.
+"""Kills a process that pushes, at calls that change files, while a watcher polls.
 
-``python -m tests.faults.pushing <campaign> <trials> <seed> <folder> [<model>]`` with `interpose.c` preloaded prints one
-line of JSON. Each trial forks processes that publish a model and record it as a PushedModel in ML Metadata: one is
-killed, the next one is not. Without `<model>`, files of random bytes are pushed; with it, a second watcher loads the
-versions and compares their answers (`loading.py`).
+``python -m tests.faults.pushing <trials> <seed> <folder>`` with `interpose.c` preloaded prints one line of JSON. Each
+trial forks processes that publish files of random bytes and record them as a PushedModel in ML Metadata: one is killed,
+the next one is not.
 """
 
-import ctypes
 import json
 import os
 import random
@@ -20,25 +18,11 @@ from ml_metadata.proto import metadata_store_pb2
 from components.pusher.publish import publish
 from components.pusher.served import served_versions, verify_version
 from embedding_core.errors import CheckpointError
+from tests.support.interposed import KILL, arm, counted, forked, points_of
 
-KILL, COUNT = 2, 1
-KEPT, KEPT_TO_BE_LOADED = 3, 30
+KEPT = 3
 SIZES = {"saved_model.pb": 40_000, "variables/variables.data-00000-of-00001": 120_000, "variables/variables.index": 300}
 SIZES |= {"assets/words.txt": 20_000, "fingerprint.pb": 60}
-
-
-class Interposed:
-    """Calls the preloaded library, `interpose.c`."""
-
-    def __init__(self):
-        self.library = ctypes.CDLL(None)
-        self.library.interpose_disarm.restype = ctypes.c_char_p
-
-    def arm(self, mode, call=0):
-        self.library.interpose_arm(mode, call)
-
-    def calls(self):
-        return self.library.interpose_disarm().decode().splitlines()
 
 
 class Records:
@@ -80,19 +64,6 @@ def make_model(folder, seed):
             file.write(random_.randbytes(size))
 
 
-def forked(task):
-    """Run the task in a fork; return its exit status."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            task()
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 def watch(base, report):
     """Poll as TensorFlow Serving does: every child with a numeric name is a version. Verify each when it appears."""
     seen, incomplete, polls, stop, last = set(), [], 0, [], False
@@ -118,22 +89,18 @@ def watch(base, report):
 class Campaign:
     """One base folder, its watcher and its records."""
 
-    def __init__(self, folder, seed, model=None):
-        self.model, self.base = model or os.path.join(folder, "model"), os.path.join(folder, "base")
+    def __init__(self, folder, seed):
+        self.model, self.base = os.path.join(folder, "model"), os.path.join(folder, "base")
         self.database, self.report = os.path.join(folder, "records.db"), os.path.join(folder, "watched.json")
-        self.answers = os.path.join(folder, "answers.json") if model else None
-        self.kept = KEPT_TO_BE_LOADED if model else KEPT
-        if model is None:
-            make_model(self.model, seed)
+        make_model(self.model, seed)
         self.sizes = sizes_below(self.model)
         os.makedirs(self.base)
-        self.interposed = Interposed()
         self.figures = {"killed": 0, "leftovers": 0, "failed_pushes": 0, "died_with_leftovers": 0}
 
-    def push(self):
+    def push(self, *_):
         """Publish a version, then record it, as the executor and then the launcher do."""
         self.records = Records(self.database)
-        self.records.add(publish(self.model, self.base, check=self.verify, keep_last=self.kept))
+        self.records.add(publish(self.model, self.base, check=self.verify, keep_last=KEPT))
 
     def verify(self, path):
         """Check, as a caller of `publish` does, that the hidden copy has every file in full."""
@@ -143,48 +110,34 @@ class Campaign:
     def hidden(self):
         return [name for name in os.listdir(self.base) if name.startswith(".version.tmp-")]
 
-    def trial(self, task):
-        """Run a push that is killed, then one that is not."""
-        self.figures["killed"] += forked(task) == -signal.SIGKILL
+    def trial(self, point):
+        """Run a push that is killed at a call, then one that is not."""
+
+        def die(_):
+            arm(KILL, point)
+            self.push()
+
+        self.figures["killed"] += forked(die)[0] == -signal.SIGKILL
         self.figures["died_with_leftovers"] += bool(self.hidden())
-        self.figures["failed_pushes"] += forked(self.push) != 0
+        self.figures["failed_pushes"] += forked(self.push)[0] != 0
         self.figures["leftovers"] += len(self.hidden())
 
-    def watchers(self):
-        """Start a watcher that compares files with their manifest and, for a SavedModel, one that loads versions."""
-        reading = os.fork()
-        if reading == 0:
+    def watched(self, points):
+        """Run the trials while a watcher compares files with their manifest; return the figures."""
+        watcher = os.fork()
+        if watcher == 0:
             watch(self.base, self.report)
             os._exit(0)
-        self.wait_for(reading, self.report)
-        return [reading] if self.answers is None else [reading, self.loading()]
-
-    def loading(self):
-        command = [sys.executable, "-m", "tests.faults.loading", self.base, self.answers, self.model]
-        environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-        watcher = os.posix_spawn(sys.executable, command, environment)
-        self.wait_for(watcher, self.answers)
-        return watcher
-
-    def wait_for(self, watcher, report):
-        while not os.path.exists(f"{report}.ready"):
-            assert os.waitpid(watcher, os.WNOHANG) == (0, 0), "the watcher died"
-            time.sleep(0.05)
-
-    def watched(self, trials):
-        """Run the trials while the watchers poll."""
-        watchers = self.watchers()
-        for task in trials:
-            self.trial(task)
-        for watcher in watchers:
-            os.kill(watcher, signal.SIGTERM)
-            os.waitpid(watcher, 0)
-        watched = {}
-        for report in filter(None, (self.report, self.answers)):
-            with open(report) as file:
-                watched |= json.load(file)
-        wrong, records = Records(self.database).wrong(self.base, self.kept)
-        return {**self.figures, **watched, "records": records, "wrong_records": wrong}
+        while not os.path.exists(f"{self.report}.ready"):
+            time.sleep(0.01)
+        for point in points:
+            self.trial(point)
+        os.kill(watcher, signal.SIGTERM)
+        os.waitpid(watcher, 0)
+        with open(self.report) as file:
+            self.figures |= json.load(file)
+        wrong, records = Records(self.database).wrong(self.base, KEPT)
+        return {**self.figures, "records": records, "wrong_records": wrong}
 
 
 def sizes_below(folder):
@@ -196,60 +149,14 @@ def sizes_below(folder):
     return found
 
 
-def kill_at_every_call(campaign, trials, seed):
-    """Kill a push at its call 1, 2, 3, ...; if there are fewer trials than calls, at a random sample of them."""
-
-    def count():
-        campaign.push()
-        campaign.interposed.arm(COUNT)
-        campaign.push()
-        with open(campaign.report, "w") as file:
-            json.dump(campaign.interposed.calls(), file)
-
-    assert forked(count) == 0
-    with open(campaign.report) as file:
-        calls = [line.split()[0] for line in json.load(file)]
-    points = list(range(1, len(calls) + 1))
-    if trials < len(points):
-        points = sorted(random.Random(seed).sample(points, trials))
-
-    def die_at(point):
-        campaign.interposed.arm(KILL, point)
-        campaign.push()
-
-    found = campaign.watched([lambda point=point: die_at(point) for point in points])
-    return {**found, "calls": len(calls), "kinds": sorted(set(calls)), "trials": len(points)}
-
-
-def kill_at_random(campaign, trials, seed):
-    """Kill, at random moments, a process that pushes all the time; if no kill hits a push, go on to 200 trials."""
-    random_ = random.Random(seed)
-
-    def push_until_killed(delay):
-        parent = os.getpid()
-        if os.fork() == 0:
-            time.sleep(delay)
-            os.kill(parent, signal.SIGKILL)
-            os._exit(0)
-        while True:
-            campaign.push()
-
-    delays = []
-
-    def tasks():
-        while len(delays) < trials or (not campaign.figures["died_with_leftovers"] and len(delays) < 200):
-            delays.append(random_.uniform(0.0, 0.2))
-            yield lambda delay=delays[-1]: push_until_killed(delay)
-
-    return {**campaign.watched(tasks()), "trials": len(delays)}
-
-
-def main(name, trials, seed, folder, model=None):
-    """Run a campaign and print its figures."""
-    run = {"calls": kill_at_every_call, "random": kill_at_random}[name]
-    found = run(Campaign(folder, int(seed), model), int(trials), int(seed))
-    kind = "stand-in" if model is None else "SavedModel"
-    sys.stdout.write(json.dumps({"campaign": f"push of a {kind}, {name}", "seed": int(seed), **found}) + "\n")
+def main(trials, seed, folder):
+    """Kill a push at each of its calls, or at a sample of them, and print the figures."""
+    campaign = Campaign(folder, int(seed))
+    assert forked(campaign.push)[0] == 0
+    kinds = counted(campaign.push)
+    points = points_of(kinds, int(trials), int(seed))
+    figures = {"calls": len(kinds), "kinds": sorted(set(kinds)), "trials": len(points), **campaign.watched(points)}
+    sys.stdout.write(json.dumps({"campaign": "pushes killed", "seed": int(seed), **figures}) + "\n")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError, VocabularyError
 from embedding_core.optimizers import Adam
 from embedding_core.vocabulary import FeatureSummary, Vocabulary, evolved_vocabulary, load_vocabulary, save_vocabulary
+from support.vocabularies import vocabulary_of
 from tests.faults.damaging import KINDS, damage
 
 ROWS = 301
@@ -26,13 +27,7 @@ CONFIG = EmbeddingConfig(
     tables=(TableConfig(name="item", vocabulary_size=ROWS, dim=8, optimizer=Adam(), vocabulary="item", oov_rows=1),),
     features=(FeatureConfig(name="item", table="item"),),
 )
-ITEMS = Vocabulary(
-    name="item",
-    tokens=pa.array([b"token %d" % row for row in range(ROWS - 1)], pa.large_binary()),
-    counts=np.ones(ROWS - 1, np.int64),
-    total_count=ROWS - 1,
-    distinct=ROWS - 1,
-)
+ITEMS = vocabulary_of([b"token %d" % row for row in range(ROWS - 1)], "item")
 TRAINING_FILES = ("ckpt-{}.data-00000-of-00001", "ckpt-{}.index", "checkpoint", "manifest.json", "history.json")
 EMBEDDING_FILES = ("tables.data-00000-of-00001", "tables.index", "manifest.json", "vocabularies/item.txt")
 EMBEDDING_FILES += ("vocabularies/item.counts.npy", "vocabularies/item.json")
@@ -148,7 +143,7 @@ def outcomes(good, tmp_path, random_, trials, name, paths, restart) -> dict[str,
     return counts
 
 
-SHORT_AND_LONG = [pytest.param(10, id="short"), pytest.param(500, id="long", marks=pytest.mark.slow)]
+SHORT_AND_LONG = [pytest.param(5, id="short"), pytest.param(500, id="long", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("trials", SHORT_AND_LONG)

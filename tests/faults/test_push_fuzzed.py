@@ -8,20 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.fuzzing import export
+
 ROOT = Path(__file__).parents[2]
-SHORT_AND_LONG = [pytest.param(400, id="short"), pytest.param(20_000, id="long", marks=pytest.mark.slow)]
-
-
-def run(*arguments):
-    command = [sys.executable, "-m", "tests.faults.fuzzing", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+SHORT_AND_LONG = [pytest.param(200, id="short"), pytest.param(20_000, id="long", marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("fuzzed")
-    done = run(place, "export")
-    assert done.returncode == 0, done.stderr
+    export(place)
     return place
 
 
@@ -29,7 +25,9 @@ def outcomes(folder, signature, count):
     """Count the letters that `fuzzing` prints; `X` is a mutant that killed its process. A new process continues."""
     found = ""
     while len(found) < count:
-        done = run(folder, signature, len(found), count - len(found))
+        numbers = (str(len(found)), str(count - len(found)))
+        command = [sys.executable, "-m", "tests.faults.fuzzing", str(folder), signature, *numbers]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         found += done.stdout
         if done.returncode:
             assert done.returncode < 0, done.stderr[-2000:]
