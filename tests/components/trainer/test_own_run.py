@@ -1,6 +1,5 @@
 """Tests the run_fn of docs/own_model.md: Keras' `fit` on CPU and simulated TPU, and what the function must write."""
 
-import importlib.util
 import json
 import pathlib
 import re
@@ -13,13 +12,9 @@ import tensorflow as tf
 
 from embedding_core.errors import ConfigError
 from embedding_core.training.finished_run import restore_run
+from support.trainer_runs import eval_rows, inputs_at, run
 
 pytestmark = pytest.mark.tfx
-
-_spec = importlib.util.spec_from_file_location("trainer_cases", pathlib.Path(__file__).with_name("test_trainer.py"))
-cases = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(cases)
-inputs = cases.inputs
 
 PAGE = (pathlib.Path(__file__).parents[3] / "docs" / "own_model.md").read_text(encoding="utf-8")
 (FIT,) = [source for source in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "def run_fn" in source]
@@ -33,6 +28,11 @@ def run_fn(fn_args):
 """
 
 
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    return inputs_at(tmp_path_factory.mktemp("inputs"))
+
+
 @pytest.fixture
 def train(inputs, tmp_path, monkeypatch):
     def with_source(source, name="run", **training):
@@ -40,9 +40,9 @@ def train(inputs, tmp_path, monkeypatch):
         exec(source, module.__dict__)
         monkeypatch.setitem(sys.modules, module.__name__, module)
         monkeypatch.setattr("tfx.components.util.udf_utils.get_fn", lambda *_: module.run_fn)  # TFX reloads modules
-        settings = {**cases.SETTINGS, "training": {**cases.SETTINGS["training"], "batch_size": 36, **training}}
-        settings["arguments"] = {"hidden_units": [8], "dropout": 0.0}
-        return cases.run(inputs, tmp_path / name, run_fn="own_run_case.run_fn", custom_config=json.dumps(settings))
+        settings = {"arguments": {"hidden_units": [8], "dropout": 0.0}}
+        training = {"batch_size": 36, **training}
+        return run(inputs, tmp_path / name, training=training, settings=settings, run_fn="own_run_case.run_fn")
 
     return with_source
 
@@ -53,11 +53,11 @@ def test_keras_fit_leaves_the_same_on_both_devices(inputs, train):
     Early stopping holds back none of them: `fit` has callbacks for that.
     """
     runs = []
-    for strategy in ({"strategy": "cpu"}, {"strategy": "simulated_tpu", "topology": "2x2"}):
+    for strategy in ({"strategy": "cpu"}, {"strategy": "simulated_tpu", "topology": "1x2"}):
         outputs = train(FIT, strategy["strategy"], early_stopping={"validation_fraction": 0.3}, **strategy)
         folder = outputs["model_run"][0].uri
         model = tf.saved_model.load(f"{outputs['model'][0].uri}/Format-Serving")
-        served = model.signatures["serving_default"](cases.eval_rows(inputs))["logit"].numpy()
+        served = model.signatures["serving_default"](eval_rows(inputs))["logit"].numpy()
         history = json.loads(pathlib.Path(folder, "history.json").read_text())
         runs.append((restore_run(folder), served, history))
         assert float(outputs["model"][0].get_string_custom_property("eval_auc")) > 0.9
@@ -84,7 +84,7 @@ def test_run_fn_that_leaves_no_model_is_named(train, source, words):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("softmax", {"feature": "item"}), ("decay", "linear"), ("embedding_l2", 0.1), ("class_weights", [1.0, 3.0])],
+    [("softmax", {"feature": "item"}), ("embedding_l2", 0.1)],
 )
 def test_setting_of_the_trainers_own_loop_is_refused(train, name, value):
     with pytest.raises(ConfigError, match=f"`{name}` is given, which a run_fn of your own does not support"):

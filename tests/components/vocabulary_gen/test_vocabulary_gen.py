@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import apache_beam as beam
 import pyarrow as pa
@@ -14,60 +13,20 @@ import tensorflow_transform as tft
 import tensorflow_transform.beam as tft_beam
 from tensorflow_transform.tf_metadata import dataset_metadata, schema_utils
 from tfx import types
-from tfx.dsl.components.base import base_beam_executor
 from tfx.types import standard_artifacts
 from tfx_bsl.public import tfxio
 
 from components.artifacts import Vocabularies
 from components.vocabulary_gen import VocabularyGen
-from components.vocabulary_gen.executor import REPORT_FILE, Executor
-from components.vocabulary_gen.vocabulary_rules import VocabularyRule
+from components.vocabulary_gen.executor import REPORT_FILE
+from components.vocabulary_gen.vocabulary_rules import Evolution, VocabularyRule
 from embedding_core.errors import ConfigError, DataError
-from embedding_core.vocabulary import load_vocabularies
 from pipelines.pipeline.run_target import IN_PROCESS
+from support.artifacts import artifact, examples_at, write_split
+from support.tf_examples import example
+from support.vocabulary_runs import bytes_of, count, feature
 
 pytestmark = pytest.mark.tfx
-KINDS = {bytes: "bytes_list", int: "int64_list", float: "float_list"}
-
-
-def example(**features):
-    message = tf.train.Example()
-    for name, value in features.items():
-        values = value if isinstance(value, list) else [value]
-        getattr(message.features.feature[name], KINDS[type(values[0])]).value.extend(values)
-    return message.SerializeToString()
-
-
-def write_split(folder, rows, split="train", shards=2, compression="GZIP"):
-    split_folder = Path(folder) / f"Split-{split}"
-    split_folder.mkdir(parents=True, exist_ok=True)
-    suffix = ".gz" if compression else ""
-    for shard in range(shards):
-        path = split_folder / f"examples-{shard:05d}-of-{shards:05d}{suffix}"
-        with tf.io.TFRecordWriter(str(path), compression) as writer:
-            for row in rows[shard::shards]:
-                writer.write(row if isinstance(row, bytes) else example(**row))
-
-
-def examples_at(folder, payload="FORMAT_TF_EXAMPLE", file_format="tfrecords_gzip"):
-    artifact = standard_artifacts.Examples()
-    artifact.uri, artifact.split_names = str(folder), '["train", "eval"]'
-    artifact.set_string_custom_property("payload_format", payload)
-    artifact.set_string_custom_property("file_format", file_format)
-    return artifact
-
-
-def run(folder, features, rules=None, inputs=None, arguments=IN_PROCESS, out="out", **more):
-    vocabularies = Vocabularies()
-    vocabularies.uri = str(folder / out)
-    executor = Executor(base_beam_executor.BaseBeamExecutor.Context(beam_pipeline_args=list(arguments)))
-    properties = {"features": json.dumps(features), "vocabulary_rules": json.dumps(rules or {}), **more}
-    executor.Do({"examples": [examples_at(folder)], **(inputs or {})}, {"vocabularies": [vocabularies]}, properties)
-    return vocabularies, load_vocabularies(vocabularies.uri)
-
-
-def feature(name, vocabulary=None, **column):
-    return {"name": name, "column": {"name": name, **column}, "vocabulary": vocabulary or name}
 
 
 ROWS = [
@@ -92,7 +51,7 @@ def tokens_and_counts(vocabulary):
 def test_all_kinds_of_columns_are_counted_in_one_pass(tmp_path):
     write_split(tmp_path, ROWS)
     write_split(tmp_path, [{"user": b"not counted"}], split="eval")
-    artifact, found = run(tmp_path, FEATURES)
+    made, found = count(tmp_path, FEATURES, out="out")
     assert tokens_and_counts(found["user"]) == {b"u1": 4, b"u2": 2, b"\xff|": 1}
     assert tokens_and_counts(found["tags"]) == {b"a": 2, b"b": 2}
     assert tokens_and_counts(found["item"]) == {b"7": 2, b"-1": 1, b"8": 1}
@@ -104,43 +63,30 @@ def test_all_kinds_of_columns_are_counted_in_one_pass(tmp_path):
     summary = found["item"].features["item"]
     assert (summary.rows, summary.missing, summary.token_count, summary.lengths["max"]) == (4, 1, 4, 2)
     assert found["tags"].features["tags"].lengths == {"p50": 0, "p90": 3, "p95": 3, "p99": 3, "max": 3}
-    facts = artifact.fact("vocabularies")
+    facts = made.fact("vocabularies")
     assert facts["user"]["digest"] == found["user"].digest
-    assert (artifact.fact("rows"), artifact.fact("bad_rows"), facts["user"]["coverage"]) == (4, 0, 7 / 8)
-
-
-def test_thresholds_apply_by_vocabulary(tmp_path):
-    write_split(tmp_path, ROWS)
-    _, found = run(tmp_path, FEATURES, {"user": {"min_count": 2}, "item": {"max_size": 1}})
-    assert tokens_and_counts(found["user"]) == {b"u1": 4, b"u2": 2}
-    assert tokens_and_counts(found["item"]) == {b"7": 2}
-
-
-def folder_bytes(folder):
-    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir()) if path.is_file()}
+    assert (made.fact("rows"), made.fact("bad_rows"), facts["user"]["coverage"]) == (4, 0, 7 / 8)
 
 
 def test_bytes_do_not_depend_on_how_rows_are_spread(tmp_path):
-    for name, shards, compression in (("one", 1, ""), ("four", 4, "GZIP")):
-        write_split(tmp_path / name, ROWS, shards=shards, compression=compression)
-        run(tmp_path / name, FEATURES)
-    assert folder_bytes(tmp_path / "one/out") == folder_bytes(tmp_path / "four/out")
+    for name, files, compression in (("one", 1, ""), ("four", 4, "GZIP")):
+        write_split(tmp_path / name, ROWS, files=files, compression=compression)
+        count(tmp_path / name, FEATURES, out="out")
+    assert bytes_of(tmp_path / "one/out") == bytes_of(tmp_path / "four/out")
 
 
 BROKEN = b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"
 
 
-def test_rows_that_do_not_parse_are_named(tmp_path):
-    write_split(tmp_path, [*ROWS, BROKEN], shards=1)
-    with pytest.raises(DataError, match=r"examples-00000-of-00001.gz', row 4: .*; 1 of 5 rows are bad"):
-        run(tmp_path, FEATURES)
-
-
 def test_rows_that_do_not_parse_are_set_aside_within_the_rate(tmp_path):
-    write_split(tmp_path, [ROWS[0], BROKEN, *ROWS[1:]], shards=1)
-    artifact, found = run(tmp_path, FEATURES, max_bad_row_rate=0.2)
-    assert (artifact.fact("rows"), artifact.fact("bad_rows")) == (4, 1)
-    assert tokens_and_counts(found["user"])[b"u1"] == 4
+    write_split(tmp_path, [ROWS[0], BROKEN, *ROWS[1:]])
+    with pytest.raises(DataError, match=r"data-00000-of-00001.gz', row 1: .*; 1 of 5 rows are bad"):
+        count(tmp_path, FEATURES, out="refused")
+    rules = {"user": {"min_count": 2}, "item": {"max_size": 1}}
+    made, found = count(tmp_path, FEATURES, out="out", rules=rules, max_bad_row_rate=0.2)
+    assert (made.fact("rows"), made.fact("bad_rows")) == (4, 1)
+    assert tokens_and_counts(found["user"]) == {b"u1": 4, b"u2": 2}
+    assert tokens_and_counts(found["item"]) == {b"7": 2}
     report = json.loads((tmp_path / "out" / REPORT_FILE).read_text())
     assert [bad["row"] for entry in report for bad in entry.get("bad", [])] == [1]
 
@@ -150,7 +96,7 @@ def test_empty_lists_are_missing_values(tmp_path):
     for name, kind in (("user", "bytes_list"), ("item", "int64_list"), ("price", "float_list"), ("tags", "float_list")):
         getattr(empty.features.feature[name], kind).SetInParent()
     write_split(tmp_path, [*ROWS, empty.SerializeToString()])
-    _, found = run(tmp_path, FEATURES)
+    _, found = count(tmp_path, FEATURES, out="out")
     assert [found[name].features[name].missing for name in ("user", "item", "price", "tags")] == [1, 2, 2, 3]
 
 
@@ -168,62 +114,44 @@ def test_empty_lists_are_missing_values(tmp_path):
     ],
 )
 def test_data_that_is_not_as_configured_is_one_clear_error(tmp_path, rows, features, message):
-    write_split(tmp_path, rows, shards=1)
+    write_split(tmp_path, rows)
     with pytest.raises((DataError, ConfigError), match=message):
-        run(tmp_path, features)
+        count(tmp_path, features, out="out")
 
 
 def test_mixed_types_in_two_files_name_both(tmp_path):
-    write_split(tmp_path, [{"a": b"x"}, {"a": 1}], shards=2)
+    write_split(tmp_path, [{"a": b"x"}, {"a": 1}], files=2)
     with pytest.raises(DataError, match=r"mixed type: string in .*00000-of.*, int64 in .*00001-of"):
-        run(tmp_path, [feature("a")])
+        count(tmp_path, [feature("a")], out="out")
 
 
-def test_a_damaged_file_is_named(tmp_path):
-    write_split(tmp_path, ROWS, shards=1, compression="")
+def test_a_damaged_file_or_an_unknown_split_is_named(tmp_path):
+    write_split(tmp_path, ROWS, compression="")
     path = next((tmp_path / "Split-train").iterdir())
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(DataError, match=r"of-00001' is damaged.*first 3 rows"):
-        run(tmp_path, FEATURES)
-
-
-def test_an_unknown_split_is_named(tmp_path):
-    write_split(tmp_path, ROWS)
+        count(tmp_path, FEATURES, out="out")
     with pytest.raises(DataError, match="no split 'test'"):
-        run(tmp_path, FEATURES, splits='["test"]')
+        count(tmp_path, FEATURES, out="out", splits='["test"]')
 
 
 def test_a_column_first_seen_late_has_its_dtype(tmp_path):
-    write_split(tmp_path, [{"a": b"x"}] * 600 + [{"a": b"x", "late": 5}], shards=1)
-    _, found = run(tmp_path, [feature("a"), feature("late")])
+    write_split(tmp_path, [{"a": b"x"}] * 600 + [{"a": b"x", "late": 5}])
+    _, found = count(tmp_path, [feature("a"), feature("late")], out="out")
     assert (found["late"].features["late"].column.dtype, found["late"].features["late"].missing) == ("int64", 600)
 
 
-def test_other_payloads_give_the_same_bytes_through_tfxio(tmp_path):
-    write_split(tmp_path, ROWS)
-    run(tmp_path, FEATURES, out="fast")
-    # A tf.SequenceExample has its context under the field number of a tf.Example's features: the files are valid as
-    # both.
-    sequences = {"examples": [examples_at(tmp_path, payload="FORMAT_TF_SEQUENCE_EXAMPLE")]}
-    artifact, _ = run(tmp_path, FEATURES, inputs=sequences)
-    assert folder_bytes(tmp_path / "out") == folder_bytes(tmp_path / "fast")
-    assert artifact.fact("rows") == 4
-
-
 def test_parquet_gives_the_same_bytes_through_tfxio(tmp_path):
+    features = [one for one in FEATURES if one["name"] != "item"]
     write_split(tmp_path / "fast", ROWS)
-    run(tmp_path / "fast", FEATURES[:3] + FEATURES[4:])
-    table = {
-        "user": pa.array([row["user"] for row in ROWS], pa.binary()),
-        "seen": pa.array([row.get("seen") for row in ROWS], pa.list_(pa.binary())),
-        "tags": pa.array([row.get("tags") for row in ROWS], pa.binary()),
-        "price": pa.array([row.get("price") for row in ROWS], pa.float32()),
-    }
+    count(tmp_path / "fast", features, out="out")
+    kinds = {"user": pa.binary(), "seen": pa.list_(pa.binary()), "tags": pa.binary(), "price": pa.float32()}
+    table = {name: pa.array([row.get(name) for row in ROWS], kind) for name, kind in kinds.items()}
     (tmp_path / "Split-train").mkdir()
     pq.write_table(pa.table(table), tmp_path / "Split-train" / "examples.parquet")
-    parquet = {"examples": [examples_at(tmp_path, payload="FORMAT_PARQUET", file_format="FILE_FORMAT_PARQUET")]}
-    run(tmp_path, FEATURES[:3] + FEATURES[4:], inputs=parquet)
-    assert folder_bytes(tmp_path / "out") == folder_bytes(tmp_path / "fast/out")
+    parquet = examples_at(tmp_path, payload="FORMAT_PARQUET", file_format="FILE_FORMAT_PARQUET")
+    count(tmp_path, features, out="out", examples=parquet)
+    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "fast/out")
 
 
 def preprocess(inputs):
@@ -244,7 +172,7 @@ def transformed(tmp_path_factory):
         {"name": b"a", "score": 1.0, "raw": b"r2", "late": [0.5, 2.0]},
         {"name": b"B", "score": 2.0, "tags": [b"z", b""], "raw": b"r1"},
     ]
-    write_split(folder, rows)
+    write_split(folder, rows, files=2)
     spec = {
         "name": tf.io.FixedLenFeature([], tf.string),
         "score": tf.io.FixedLenFeature([], tf.float32),
@@ -260,9 +188,7 @@ def transformed(tmp_path_factory):
         _ = transform | tft_beam.WriteTransformFn(str(folder / "transform"))
         raw = dataset_metadata.DatasetMetadata.from_feature_spec(spec)
         _ = raw | tft_beam.WriteMetadata(str(folder / "transform" / "metadata"), pipeline)
-    graph = standard_artifacts.TransformGraph()
-    graph.uri = str(folder / "transform")
-    return folder, graph
+    return folder, artifact(standard_artifacts.TransformGraph, folder / "transform")
 
 
 AFTER = [
@@ -277,8 +203,7 @@ AFTER = [
 @pytest.mark.parametrize("payload", ["FORMAT_TF_EXAMPLE", "FORMAT_TF_SEQUENCE_EXAMPLE"])
 def test_columns_after_transform_are_counted_in_the_same_pass(transformed, payload):
     folder, graph = transformed
-    inputs = {"examples": [examples_at(folder, payload=payload)], "transform_graph": [graph]}
-    _, found = run(folder, AFTER, inputs=inputs, out=payload)
+    _, found = count(folder, AFTER, out=payload, examples=examples_at(folder, payload=payload), graph=graph)
     counted = {name: tokens_and_counts(vocabulary) for name, vocabulary in found.items()}
     assert counted["lower"] == {b"a": 2, b"b": 1}
     assert sum(counted["bucket"].values()) == 3
@@ -291,38 +216,30 @@ def test_columns_after_transform_are_counted_in_the_same_pass(transformed, paylo
 def test_a_column_that_transform_does_not_give_is_named(transformed):
     folder, graph = transformed
     with pytest.raises(DataError, match="no column 'upper': it has bucket, late, lower, tags"):
-        run(folder, [feature("upper", after_transform=True)], inputs={"transform_graph": [graph]})
+        count(folder, [feature("upper", after_transform=True)], out="out", graph=graph)
 
 
 def test_row_whose_float_list_would_end_the_process_is_named(transformed, tmp_path):
     _, graph = transformed
     broken_floats = b"\x0a\x0d\x0a\x0b\x0a\x04late\x12\x03\x12\x01\x0a"
-    good = example(name=b"A", score=0.0, raw=b"r")
-    write_split(tmp_path, [good, broken_floats], shards=1)
+    write_split(tmp_path, [example({"name": b"A", "score": 0.0, "raw": b"r"}), broken_floats])
     with pytest.raises(DataError, match=r"row 1: .*1 of 2 rows are bad"):
-        run(tmp_path, [feature("lower", after_transform=True)], inputs={"transform_graph": [graph]})
+        count(tmp_path, [feature("lower", after_transform=True)], out="out", graph=graph)
 
 
-@pytest.mark.slow
-def test_bytes_are_the_same_in_several_processes(tmp_path):
-    write_split(tmp_path, ROWS * 50, shards=4)
-    run(tmp_path, FEATURES, out="one")
-    several = (*IN_PROCESS, "--direct_running_mode=multi_processing", "--direct_num_workers=2")
-    run(tmp_path, FEATURES, arguments=several, out="several")
-    assert folder_bytes(tmp_path / "one") == folder_bytes(tmp_path / "several")
-
-
-def test_the_component_passes_parameters_and_gives_vocabularies():
+def test_component_passes_its_parameters_and_gives_vocabularies():
+    examples, base = types.Channel(type=standard_artifacts.Examples), types.Channel(type=Vocabularies)
     component = VocabularyGen(
-        examples=types.Channel(type=standard_artifacts.Examples),
+        examples=examples,
         features=FEATURES,
         vocabularies={"user": VocabularyRule(min_count=2)},
+        base_vocabularies=base,
+        evolution=Evolution(mode="append"),
     )
     assert component.outputs["vocabularies"].type is Vocabularies
+    assert component.spec.inputs["base_vocabularies"] is base
     assert component.exec_properties["vocabulary_rules"] == '{"user": {"min_count": 2, "max_size": null}}'
+    assert component.exec_properties["evolution"] == '{"mode": "append", "expire_after": null}'
     assert component.exec_properties["splits"] == '["train"]'
-
-
-def test_component_without_splits_is_refused():
     with pytest.raises(ConfigError, match="`splits` of VocabularyGen is empty"):
-        VocabularyGen(examples=types.Channel(type=standard_artifacts.Examples), features=FEATURES, splits=[])
+        VocabularyGen(examples=examples, features=FEATURES, splits=[])

@@ -50,7 +50,7 @@ def values_of(rows):
     return [*ragged, tf.constant(columns[4], tf.float32)]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(rows=st.lists(ROW, min_size=1, max_size=12))
 def test_counts_are_those_of_the_tokens_row_by_row(count, rows):
     values = values_of(rows)
@@ -72,7 +72,7 @@ def count_with_base(tmp_path_factory):
     return values_counter(FEATURES, {column.name: TokenTable(path, 2, 0) for column in COLUMNS[:-1]})
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(rows=st.lists(ROW, min_size=1, max_size=12))
 def test_new_rows_and_tokens_are_those_that_the_base_lacks(count_with_base, rows):
     values = values_of(rows)

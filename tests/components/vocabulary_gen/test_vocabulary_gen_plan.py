@@ -41,8 +41,6 @@ def test_keys_of_table_config_gen_are_left_alone():
         ([{**USER, "vocabulary": "a/b"}], {}, "name of a vocabulary"),
         ([{"name": "user", "column": {"name": "u", "after_transform": True}}], {}, "`transform_graph` is missing"),
         ([USER], {"item": {}}, "'item' has no feature"),
-        ([USER], {"user": {"min_count": 0}}, r"`user.min_count` of vocabularies is 0"),
-        ([USER], {"user": {"max_size": True}}, r"`user.max_size` of vocabularies is True"),
         ([USER], {"user": {"top": 3}}, "`user.top` of vocabularies is not a known key"),
     ],
 )

@@ -31,12 +31,6 @@ def expected(parts):
 
 @settings(deadline=None)
 @given(PARTS)
-def test_parts_add_up(parts):
-    assert as_dict(merge_counts(arrow(part) for part in parts)) == expected(parts)
-
-
-@settings(deadline=None)
-@given(PARTS)
 def test_compacting_now_and_then_changes_nothing(parts):
     counts = TokenCounts()
     for number, part in enumerate(parts):
