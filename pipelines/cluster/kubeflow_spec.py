@@ -158,6 +158,6 @@ def _dangling(
     for given in task.get("inputs", {}).get("artifacts", {}).values():
         output = given["taskOutputArtifact"]
         producer = tasks.get(output["producerTask"])
-        made = components[producer["componentRef"]["name"]]["outputDefinitions"]["artifacts"] if producer else {}
-        if output["outputArtifactKey"] not in made:
+        component = components.get(producer["componentRef"]["name"], {}) if producer else {}
+        if output["outputArtifactKey"] not in component.get("outputDefinitions", {}).get("artifacts", {}):
             yield f"{output['outputArtifactKey']!r} of {output['producerTask']!r}"

@@ -8,6 +8,15 @@ ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "CONTRIBUTING.md", "examples/README.md", "kubeflow/README.md")
 
 
+_BLOCK = re.compile(
+    r"""
+    ^[ ]* ```(?P<language>\S*) \n (?P<fenced>(?:.*\n)*?) [ ]* ``` [ ]* $
+    | (?<=\n\n) (?P<indented>(?: [ ]{4}.*\n | \n(?=\n*[ ]{4}) )+)
+    """,
+    re.MULTILINE | re.VERBOSE,
+)
+
+
 class Block(NamedTuple):
     """A block of a page: its language as the fence names it ("" if indented), its text, and its first line's number."""
 
@@ -29,29 +38,12 @@ def pages():
 
 def blocks_of(page):
     """Return the blocks of a page in order."""
-    found, language, start, lines, blank = [], None, 0, [], True
-    for number, line in enumerate((ROOT / page).read_text(encoding="utf-8").splitlines(), 1):
-        fence = re.match(r"\s*```(\S*)", line)
-        if language is None and not fence and lines and line.strip() and not line.startswith("    "):
-            found.append(Block(page, "", "\n".join(lines).rstrip(), start))
-            lines = []
-        if fence:
-            if language is None:
-                if lines:
-                    found.append(Block(page, "", "\n".join(lines).rstrip(), start))
-                language, start, lines = fence[1], number + 1, []
-            else:
-                found.append(Block(page, language, "\n".join(lines), start))
-                language, lines = None, []
-        elif language is not None:
-            lines.append(line)
-        elif line.startswith("    ") and (lines or blank):
-            start = start if lines else number
-            lines.append(line[4:])
-        elif lines and not line.strip():
-            lines.append("")
-        blank = not line.strip()
-    return [*found, Block(page, "", "\n".join(lines).rstrip(), start)] if lines else found
+    text, found = (ROOT / page).read_text(encoding="utf-8"), []
+    for match in _BLOCK.finditer(text):
+        kind = "indented" if match["indented"] else "fenced"
+        block = match[kind].removesuffix("\n") if kind == "fenced" else re.sub(r"(?m)^ {4}", "", match[kind]).rstrip()
+        found.append(Block(page, match["language"] or "", block, text.count("\n", 0, match.start(kind)) + 1))
+    return found
 
 
 def block_with(page, text):

@@ -2,12 +2,12 @@
 
 import ast
 import re
-import subprocess
+from pathlib import Path
 
 import pytest
 import typer
 import yaml
-from code_blocks import ROOT, Block, blocks_of, commands_of, pages
+from code_blocks import ROOT, blocks_of, commands_of, pages
 
 from embedding_core.errors import ConfigError
 from embedding_core.rooms import ROOMS, is_installed, room_of
@@ -33,10 +33,10 @@ RUN = {
     ("docs/shadow.md", "prediction_log_pb2"): "tests/docs/test_pages_run.py",
     ("docs/deltas.md", "newest_chain"): "tests/docs/test_pages_run.py",
     ("docs/tutorial.md", "model.signatures"): "tests/docs/test_pages_run.py",
-    **{
-        (f"docs/components/{path.stem}.md", ""): "tests/components/test_component_pages.py"
-        for path in (ROOT / "docs/components").glob("*.md")
-    },
+}
+RUN |= {
+    (f"docs/components/{path.name}", ""): "tests/components/test_component_pages.py"
+    for path in (ROOT / "docs/components").glob("*.md")
 }
 # Python blocks that no test runs; that they parse and import what exists is checked.
 PARTS = {
@@ -120,19 +120,17 @@ def test_every_block_is_checked_in_one_of_these_ways():
     assert len(BLOCKS) > 80
 
 
-@pytest.mark.parametrize("table", [RUN, PARTS, TEXTS, BESIDE], ids=["run", "parts", "texts", "beside"])
-def test_no_entry_is_left_over(table):
-    used = [(page, text) for block in BLOCKS for page, text in table if page == block.page and text in block.text]
-    assert set(table) - set(used) == set()
+def test_no_entry_is_left_over():
+    entries = {*RUN, *PARTS, *TEXTS, *BESIDE}
+    used = {(page, text) for block in BLOCKS for page, text in entries if page == block.page and text in block.text}
+    assert entries - used == set()
 
 
-@pytest.mark.parametrize("path", sorted(set(RUN.values())))
-def test_test_that_runs_a_page_names_it(path):
-    if any(room in path.split("/") and not is_installed(room) for room in ROOMS):
-        pytest.skip("an optional room is not installed")
-    source = (ROOT / path).read_text()
-    of_path = {page for (page, _), test in RUN.items() if test == path}
-    assert all(page.rpartition("/")[2] in source or page.split("/")[-2] in source for page in of_path)
+def test_test_that_runs_a_page_names_it():
+    for (page, _), path in RUN.items():
+        if all(is_installed(room) for room in ROOMS if room in path.split("/")):
+            source = (ROOT / path).read_text()
+            assert Path(page).name in source or Path(page).parent.name in source, (page, path)
 
 
 COMMAND_LINE = typer.main.get_command(app)
@@ -166,25 +164,19 @@ def test_contributing_lists_the_campaigns():
 
 
 @pytest.mark.skipif(not all(map(is_installed, ROOMS)), reason="an optional room is not installed")
-@pytest.mark.parametrize("name", CAMPAIGNS)
-def test_files_of_a_campaign_exist(name):
-    paths = [word for word in CAMPAIGNS[name].commands.split() if word.startswith("tests/")]
-    assert paths
-    assert [path for path in paths if not (ROOT / path).exists()] == []
+def test_files_of_campaigns_exist():
+    words = " ".join(campaign.commands for campaign in CAMPAIGNS.values()).split()
+    assert [word for word in words if word.startswith("tests/") and not (ROOT / word).exists()] == []
 
 
-def test_make_targets_exist():
+def test_scripts_and_make_targets_exist():
+    scripts = {name for block in BLOCKS for name in SCRIPT.findall(block.text)}
+    assert [name for name in sorted(scripts) if not (ROOT / name).is_file()] == []
     targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
     lines = [line for block in BLOCKS for line in re.findall(r"(?m)^make ([a-z-]+)(?: NAME=([a-z-]+))?", block.text)]
     assert len(lines) > 10
     assert {target for target, _ in lines} <= targets
     assert {campaign for _, campaign in lines if campaign} <= set(CAMPAIGNS)
-
-
-def test_scripts_exist():
-    scripts = {name for block in BLOCKS for name in SCRIPT.findall(block.text)}
-    assert scripts
-    assert [name for name in sorted(scripts) if not (ROOT / name).is_file()] == []
 
 
 YAML = [block for block in BLOCKS if kind(block) == "yaml" and not known(RUN, block)]
@@ -222,17 +214,14 @@ def test_configuration_is_loaded(block, tmp_path):
         assert mistakes_of(values, known(BESIDE, block) or {}, tmp_path / f"c{number}.yaml") == []
 
 
+PACKAGES = ("embedding_core", "components", "pipelines")
 PYTHON = [block for block in BLOCKS if kind(block) == "python" and block.language != "bash"]
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=[f"{block.page}:{block.line}" for block in PYTHON])
 def test_python_parses_and_imports_what_exists(block):
     for node in ast.walk(ast.parse(block.text)):
-        if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] in {
-            "embedding_core",
-            "components",
-            "pipelines",
-        }:
+        if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] in PACKAGES:
             if any(room in node.module.split(".") and not is_installed(room) for room in ROOMS):
                 pytest.skip("an optional room is not installed")
             path = ROOT / node.module.replace(".", "/")
@@ -240,36 +229,3 @@ def test_python_parses_and_imports_what_exists(block):
             for alias in node.names:
                 inside = (path / f"{alias.name}.py").is_file() or (path / alias.name).is_dir()
                 assert inside or re.search(rf"\b{alias.name}\b", source), f"{node.module} has no {alias.name}"
-
-
-@pytest.mark.parametrize(
-    ("text", "wrong"),
-    [
-        ("tfx-embeddings runn x.yaml", "command"),
-        ("tfx-embeddings run x.yaml --sett a=1", "command"),
-        ("label: clicked\ntraining: {batchsize: 3}", "yaml"),
-    ],
-)
-def test_mistakes_are_found(text, wrong, tmp_path):
-    block = Block("docs/x.md", "", text, 1)
-    assert kind(block) == wrong
-    checks = {
-        "command": lambda: test_command_and_its_options_exist(block, commands_of(text)[0]),
-        "yaml": lambda: test_configuration_is_loaded(block, tmp_path),
-    }
-    with pytest.raises(AssertionError):
-        checks[wrong]()
-
-
-@pytest.mark.slow
-def test_site_is_built_without_warnings(tmp_path):
-    """`make docs` makes the environment and builds the site; links that lead nowhere are warnings."""
-    python = ROOT / ".docs/bin/python"
-    if not python.exists():
-        pytest.skip("there is no environment of mkdocs: run `make docs`")
-    command = [python, "-m", "mkdocs", "build", "--site-dir", tmp_path / "site"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    page = (tmp_path / "site/reference/layer/index.html").read_text()
-    assert "TPUEmbedding" in page
-    assert not re.search(r"""(src|href)="https?://[^"]+\.(js|css)""", page)  # nothing is loaded from other hosts

@@ -5,38 +5,32 @@ import json
 
 import pytest
 
-from embedding_core.errors import DataError
-from pipelines.commands import cli
 from pipelines.report.html_report import save_report
+from tests.pipelines.commands.exit_code import exit_code
 from tests.pipelines.report.test_html_report import REPORT
 
 PUSHER = [{"node": "EmbeddingPusher", "state": "executed", "seconds": 1.0, "execution": 2, "made_in": 1.0}]
 
 
+def saved(folder, push=None, **more):
+    """Save and keep a report of version 7, with changes."""
+    push = dataclasses.replace(REPORT.push, **(push or {}))
+    save_report(dataclasses.replace(REPORT, push=push, **more), str(folder / "report"), str(folder / "reports"))
+
+
 @pytest.fixture
 def work_dir(tmp_path):
+    settings = {"model": {"arguments": {"hidden_units": [128]}}, "seed": 7}
     quality = [{"scorer": "this model", "metrics": {"AUC": 0.95, "log loss": 0.3}}]
-    reports = [
-        dataclasses.replace(REPORT, nodes=PUSHER),
-        dataclasses.replace(
-            REPORT,
-            nodes=PUSHER,
-            push=dataclasses.replace(REPORT.push, version="8"),
-            quality=quality,
-            configuration={"model": {"arguments": {"hidden_units": [128]}}, "seed": 7},
-        ),
-        dataclasses.replace(REPORT, push=dataclasses.replace(REPORT.push, pushed=False, reason="too few rows")),
-    ]
-    for report in reports:
-        save_report(report, str(tmp_path / "report"), str(tmp_path / "reports"))
+    saved(tmp_path, nodes=PUSHER)
+    saved(tmp_path, {"version": "8"}, nodes=PUSHER, quality=quality, configuration=settings)
+    saved(tmp_path, {"pushed": False, "reason": "too few rows"})
     return tmp_path
 
 
 def compared(capsys, *arguments):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["compare", *map(str, arguments)])
-    output = capsys.readouterr()
-    return ended.value.code, output.out, output.err
+    code = exit_code("compare", *arguments)
+    return code, *capsys.readouterr()
 
 
 def test_what_differs_is_printed_and_nothing_else(work_dir, capsys):
@@ -56,10 +50,7 @@ def test_all_prints_what_is_the_same_too(work_dir, capsys):
 def test_figures_by_token_are_counted_and_only_all_prints_them(tmp_path, capsys):
     rows = [{"feature": f"f{place}", "vocabulary": "v", "new_rows": 0.1, "new_tokens": 0.2} for place in range(30)]
     for version, drift in (("7", []), ("8", rows)):
-        report = dataclasses.replace(
-            REPORT, nodes=PUSHER, push=dataclasses.replace(REPORT.push, version=version), drift=drift
-        )
-        save_report(report, str(tmp_path / "report"), str(tmp_path / "reports"))
+        saved(tmp_path, {"version": version}, nodes=PUSHER, drift=drift)
     _, out, _ = compared(capsys, tmp_path, 7, 8)
     assert "drift" not in out
     assert "121 more, by token or by variable: `--all` prints them" in out
@@ -89,9 +80,8 @@ def test_version_without_report_is_one_error_that_names_others(work_dir, capsys)
     assert len(err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"push": {}, "configuration": {}}', '{"push": 1}', "[" * 100_000])
+@pytest.mark.parametrize("text", ["{", "[]", '{"push": {}, "configuration": {}}', '{"push": 1}', "[" * 100_000])
 def test_damaged_report_is_one_error(work_dir, capsys, text):
     (work_dir / "reports" / "8" / "report.json").write_text(text)
     code, _, err = compared(capsys, work_dir, 7, 8)
     assert (code, len(err.splitlines())) == (1, 1)
-    assert issubclass(DataError, Exception)

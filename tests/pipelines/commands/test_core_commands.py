@@ -83,8 +83,3 @@ def test_plan_as_json(file, capsys):
     found = json.loads(capsys.readouterr().out)
     assert [table["vocabulary_size"] for table in found["tables"]] == [100]
     assert found["memory"]["name"] == "v2-8"
-
-
-def test_plan_knows_no_search_over_slices(file, capsys):
-    assert exit_code("plan", file, "--slices", "v3-8,v5e-4") == 2
-    assert "No such option: --slices" in capsys.readouterr().err

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import textwrap
 
 import pytest
@@ -45,6 +43,17 @@ def mistakes(load):
         return str(caught.value).splitlines()
 
     return lines
+
+
+@pytest.fixture
+def mistake(mistakes):
+    """Return a function that loads YAML text with one mistake, and returns the only line of the error."""
+
+    def line(text, *overrides):
+        (only,) = mistakes(text, *overrides)
+        return only
+
+    return line
 
 
 @pytest.fixture

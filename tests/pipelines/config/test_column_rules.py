@@ -1,7 +1,5 @@
 """Tests the rules for columns that are used in more than one of features, row filters, slices and split."""
 
-from __future__ import annotations
-
 import pytest
 
 from embedding_core.columns import input_name
@@ -11,11 +9,10 @@ HEAD = "data: rows.csv\nlabel: bought\n"
 PRIVATE = HEAD + "features: {categorical: [{name: customer, column: id, private: true}]}\n"
 
 
-def test_lists_in_csv_need_a_separator(load, mistakes):
+def test_lists_in_csv_need_a_separator(load, mistake):
     text = HEAD + "features: {categorical: [{name: item, multivalent: true%s}]}"
-    lines = mistakes(text % "")
-    assert len(lines) == 1
-    assert lines[0].startswith("my.yaml:3: `features.categorical.0.multivalent` is True, but CSV has no lists")
+    line = mistake(text % "")
+    assert line.startswith("my.yaml:3: `features.categorical.0.multivalent` is True, but CSV has no lists")
     load(text % ", separator: ' '")
 
 
@@ -25,38 +22,24 @@ def test_lists_of_other_formats_need_none(load, folder):
 
 
 @pytest.mark.parametrize("slices", ["[id]", "[[shop, id]]"])
-def test_private_column_is_no_slice(mistakes, slices):
-    lines = mistakes(PRIVATE + f"evaluation: {{slices: {slices}}}")
-    assert len(lines) == 1
-    assert "`evaluation.slices.0`" in lines[0]
-    assert "private feature 'customer'" in lines[0]
+def test_private_column_is_no_slice(mistake, slices):
+    line = mistake(PRIVATE + f"evaluation: {{slices: {slices}}}")
+    assert "`evaluation.slices.0`" in line
+    assert "private feature 'customer'" in line
 
 
 @pytest.mark.parametrize("condition", ["equals: s3cret", "in: [s3cret]", "matches: s3cret", "min: 5", "not_equals: 1"])
-def test_private_column_is_filtered_by_presence_only(load, mistakes, condition):
-    lines = mistakes(PRIVATE + f"row_filters: [{{column: id, present: true, {condition}}}]")
-    assert len(lines) == 1
-    assert f"`row_filters.0.{condition.split(':')[0]}` gives a value of 'id'" in lines[0]
-    assert "s3cret" not in lines[0]
+def test_private_column_is_filtered_by_presence_only(load, mistake, condition):
+    line = mistake(PRIVATE + f"row_filters: [{{column: id, present: true, {condition}}}]")
+    assert f"`row_filters.0.{condition.split(':')[0]}` gives a value of 'id'" in line
+    assert "s3cret" not in line
     load(PRIVATE + "row_filters: [{column: id, present: true}, {column: shop, equals: 3}]")
 
 
-@pytest.mark.parametrize(
-    "bounds",
-    [
-        "min: 3, max: 2.5",
-        "min: 2011-11-02, max: 2011-11-01",
-        "min: '2011-11-01T01:00:00Z', max: 2011-11-01",
-    ],
-)
-def test_bounds_that_no_row_passes_are_refused(mistakes, bounds):
-    lines = mistakes(HEAD + f"features: {{categorical: [item]}}\nrow_filters: [{{column: x, {bounds}}}]")
-    assert len(lines) == 1
-    assert "it must be at most `max`" in lines[0]
-
-
-def test_equal_bounds_are_fine(load):
-    load(HEAD + "features: {categorical: [item]}\nrow_filters: [{column: x, min: 2, max: 2}]")
+@pytest.mark.parametrize("bounds", ["min: 3, max: 2.5", "min: '2011-11-01T01:00:00Z', max: 2011-11-01"])
+def test_bounds_that_no_row_passes_are_refused(mistake, bounds):
+    text = HEAD + f"features: {{categorical: [item]}}\nrow_filters: [{{column: x, {bounds}}}]"
+    assert "it must be at most `max`" in mistake(text)
 
 
 @pytest.mark.parametrize(
@@ -68,14 +51,12 @@ def test_equal_bounds_are_fine(load):
         ("{categorical: [{name: x, column: a b}, {name: y, column: a_b}]}", "features.categorical.1"),
     ],
 )
-def test_columns_that_would_be_one_input_are_refused(mistakes, features, path):
-    lines = mistakes(HEAD + f"features: {features}")
-    assert len(lines) == 1
-    assert f"`{path}` reads column" in lines[0]
+def test_columns_that_would_be_one_input_are_refused(mistake, features, path):
+    assert f"`{path}` reads column" in mistake(HEAD + f"features: {features}")
 
 
 @pytest.mark.parametrize("column", ["a-b", "a.b c", "_x", "1st", "žluť", "-", "Item"])
-def testinput_key_is_the_input_name_without_capitals(column):
+def test_input_key_is_the_input_name_without_capitals(column):
     assert input_key(column) == input_name(column).lower()
 
 

@@ -1,21 +1,14 @@
-from __future__ import annotations
-
-import json
-import os
-import subprocess
 import sys
 
-import numpy as np
 import pytest
-import yaml
 
 from embedding_core.errors import ConfigError
-from embedding_core.training_config import DEFAULT_EPOCHS, EarlyStopping
-from pipelines.config import Label, SplitByHash, Threshold, config_from_mapping, load_config
+from embedding_core.training_config import DEFAULT_EPOCHS
+from pipelines.config import SplitByHash, Threshold, load_config
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+pytestmark = pytest.mark.light
+SOFTMAX = "\ntraining: {softmax: item}\nmodel: pipelines.models.ple"
 TOWERS = "{name: two_tower, arguments: {query_features: [item], candidate_features: [other]}}"
-TAXI = os.path.join(ROOT, "pipelines", "examples", "taxi.yaml")
 
 
 def test_defaults_need_only_data_label_and_features(load, minimal, folder):
@@ -39,13 +32,6 @@ def test_short_forms_equal_long_forms(load, minimal):
     assert load(minimal) == load(long)
 
 
-def test_resolved_config_reads_back_equal(load, minimal, folder):
-    config = load(minimal)
-    assert config_from_mapping(json.loads(config.to_json())) == config
-    (folder / "again.yaml").write_text(yaml.safe_dump(config.to_mapping()))
-    assert load_config(folder / "again.yaml") == config
-
-
 def test_every_default_that_has_a_value_is_written_out(load, minimal, folder):
     written = load(minimal).to_mapping()
     assert written["training"]["epochs"] == DEFAULT_EPOCHS
@@ -59,12 +45,6 @@ def test_arguments_of_a_models_own_build_are_written_out(load, minimal, folder):
     (folder / "mine.py").write_text("def build(c, e, d, *, depth=3, width: int = len('ab'), rate=0.1): ...")
     config = load(minimal + "model: {name: mine, arguments: {rate: 0.5}}")
     assert config.model.arguments == {"depth": 3, "rate": 0.5}
-
-
-def test_taxi_example_is_valid_and_reads_the_installed_table():
-    config = load_config(TAXI)
-    assert os.path.isfile(config.data.path)
-    assert config.tasks[0].key == "big_tip"
 
 
 def test_all_mistakes_come_at_once_one_line_each(mistakes):
@@ -96,30 +76,17 @@ def test_missing_sections_are_named(mistakes):
     ("line", "words"),
     [
         ("seed: true", "whole number"),
-        ("seed: 1.5", "whole number"),
         ("name: 2024", 'quotes: "2024"'),
         ("name: null", "is None: it must be letters, digits"),
         ("name: a/b", "letters, digits"),
-        ("sample_weight: 7", 'quotes: "7"'),
         ("sample_weight: bought", "label's column"),
-        ("split: {by: hash, eval_fraction: 1}", "between 0 and 1"),
-        ("split: {by: clock}", "one of hash, column, time"),
-        ("split: {by: time, column: t, before: soon}", "2011-11-01"),
         ("split: {by: column, column: s, train: [a], eval: [a]}", "one split"),
         ("split: 3", "mapping"),
-        ("row_filters: [{column: item}]", "no condition"),
-        ("row_filters: [{column: item, matches: '('}]", "regular expression"),
-        ("training: {steps: 1, epochs: 1}", "leave out one"),
-        ("training: {strategy: GPU}", "one of auto, cpu, gpu"),
-        ("training: {strategy: 3}", "one of auto, cpu, gpu"),
-        ("training: {topology: v9-8}", "a generation (v2, v3"),
         ("training: {topology: 8}", "a slice's name such as v3-8"),
         ("training: {topology: v3-8, strategy: cpu}", "leave out one."),
         ("training: {topology: 2x2, strategy: tpu}", "write a slice's, such as v3-8"),
         ("training: {topology: 2x2, strategy: simulated_tpu, batch_size: 30}", "write 28 or 32"),
         ("training: {table_optimizer: adamm}", "one of sgd"),
-        ("training: {table_optimizer: {name: adagrad, learning_rate: -1}}", ">= 0"),
-        ("training: {dense_optimizer: {learning_rate: -1}}", "at least 0"),
         ("training: {negatives: {feature: itm}}", "did you mean 'item'?"),
         ("tables: {itm: {dim: 8}}", "did you mean 'item'?"),
         ("vocabularies: {itm: {min_count: 2}}", "did you mean 'item'?"),
@@ -130,12 +97,8 @@ def test_missing_sections_are_named(mistakes):
         ("evaluation: {metrics: []}", "at least one metric"),
         ("evaluation: {metrics: [AUC, Recall, AUC]}", "`evaluation.metrics.2` is 'AUC', a duplicate"),
         ("evaluation: {thresholds: {AUC: {min: 90}}}", "`evaluation.thresholds.AUC.min` is 90.0: AUC is between"),
-        ("evaluation: {thresholds: {AUC: {max: -0.1}}}", "so must its bound"),
-        ("evaluation: {metrics: [auc]}", "Did you mean 'AUC'?"),
         ("evaluation: {metrics: [acc]}", "Did you mean 'BinaryAccuracy'?"),
-        ("evaluation: {metrics: [log_loss]}", "Did you mean 'BinaryCrossEntropy'?"),
         ("evaluation: {metrics: [AUC, xyz]}", "one of AUC, AUCPrecisionRecall"),
-        ("evaluation: {thresholds: {auprc: {min: 0.1}}}", "Did you mean 'AUCPrecisionRecall'?"),
         ("evaluation: {thresholds: {Recall: {min: 0.1}}}", "add it there."),
         ("evaluation: {thresholds: {AUC: {min_improvement: 0}}}", "baseline"),
         ("evaluation: {thresholds: {AUC: {min_over_popularity: 0}}}", "only metrics at K, such as Recall@10, are"),
@@ -148,9 +111,6 @@ def test_missing_sections_are_named(mistakes):
         ("evaluation: {metrics: [GroupAUC]}", "`evaluation.user` is null: name the column of the user"),
         ("evaluation: {metrics: [GroupAUC], user: user, engine: tfma}", "'tfma' lacks: write vectorized"),
         ("evaluation: {user: user}", "nothing reads it: add GroupAUC"),
-        ("evaluation: {queries: 0}", "at least 1"),
-        ("evaluation: {thresholds: {recall@10: {min: 0.1}}}", "Did you mean 'Recall@10'?"),
-        ("evaluation: {min_rows: -1}", "min_rows"),
         ("evaluation: {slices: [[]]}", "list of columns"),
         ("class_weights: {2: 1}", "0 or 1"),
         ("model: {name: rankin}", "did you mean 'ranking'?"),
@@ -163,10 +123,8 @@ def test_missing_sections_are_named(mistakes):
         ("preprocessing_fn: pipelines.examples.taxi.fn", "no 'fn' at its top level"),
     ],
 )
-def test_mistake_is_one_line_with_the_rule(mistakes, minimal, line, words):
-    lines = mistakes(minimal + line)
-    assert len(lines) == 1
-    assert words in lines[0]
+def test_mistake_is_one_line_with_the_rule(mistake, minimal, line, words):
+    assert words in mistake(minimal + line)
 
 
 @pytest.mark.parametrize(
@@ -180,65 +138,38 @@ def test_mistake_is_one_line_with_the_rule(mistakes, minimal, line, words):
         ("label: {kind: positive}", "it needs `training.softmax`, or `training.negatives` if it is the only label"),
         ("label: {column: y, kind: count}\nclass_weights: {0: 2}", "only the classes of one binary label have weights"),
         ("label: {column: y, kind: count}\ntraining: {negatives: item}", "`label.kind` is 'count': negatives are rows"),
-        (
-            "label: {column: y, kind: regression}\ntraining: {early_stopping: auc}",
-            "`training.early_stopping.metric` is 'auc', but a label is not binary: write loss",
-        ),
+        ("label: {column: y, kind: count}\ntraining: {early_stopping: auc}", "but a label is not binary: write loss"),
         ("label: {column: y, kind: regression}\nevaluation: {metrics: [AUC]}", "no label is binary"),
-        ("label: {column: y, kind: count}\nevaluation: {metrics: [GroupAUC], user: item}", "no label is binary"),
-        (
-            "label: {column: y, kind: regression}\nevaluation: {thresholds: {AUC: {min: 0.5}}}",
-            "['RootMeanSquaredError', 'MeanAbsoluteError', 'Calibration', 'ExampleCount'], does not have it",
-        ),
+        ("label: {column: y, kind: count}\nevaluation: {thresholds: {AUC: {min: 0.5}}}", "], does not have it"),
         ("label: y\nlabels: {a: x}", "`labels` is given, and so is `label`"),
         ("labels: {}", "`label` is missing: name the one value to predict"),
         ("labels: {a: y, b: {column: y, kind: count}}", "which `labels.a` reads too: compute one of the two"),
         ("labels: {a b: y, c: x}", "letters, digits"),
         ("labels: {a: y, b: {kind: positive}}", "`labels.b.kind` is 'positive': it needs `training.softmax`"),
-        (
-            "labels: {a: y, b: x}\nmodel: pipelines.models.mmoe\ntraining: {softmax: item}",
-            "but no label is of kind positive: leave it out",
-        ),
-        (
-            "labels: {a: {kind: positive},b: {kind: positive}}\ntraining: {softmax: item}\nmodel: pipelines.models.ple",
-            "as is `labels.a.kind`: every row is one event; remove one",
-        ),
+        ("labels: {a: y, b: x}" + SOFTMAX, "no label is of kind positive"),
+        ("labels: {a: {kind: positive}, b: {kind: positive}}" + SOFTMAX, "as is `labels.a.kind`: every row is"),
         ("labels: {a: y, b: x}\ntraining: {negatives: item}", "there are several labels: negatives are rows"),
         ("labels: {a: y, b: x}\nevaluation: {engine: tfma}", "cannot leave out rows that lack one of several labels"),
         ("labels: {a: y, b: x}\nevaluation: {thresholds: {AUC: {min: 0.5}}}", "did you mean 'b/AUC'?"),
-        ("labels: {a: y, b: x}\nevaluation: {thresholds: {b/AUC: {min: 5}}}", "b/AUC is between 0 and 1"),
         (f"labels: {{a: y, b: x}}\nmodel: {TOWERS}", "has no argument `tasks`"),
         ("labels: {a: y, b: x}\nmodel: {arguments: {tasks: [a]}}", "the trainer passes it to `build`"),
         ("labels: {a: y, b: item}", "the model would see the answer"),
-        ("labels: {a: {column: y, kind: binry}}", "Did you mean 'binary'"),
-        ("labels: {a: {column: y, huber_delta: -1}}", "huber_delta"),
-        ("labels: {a: 3}", "labels.a"),
-        ("labels: [y]", "labels"),
         ("labels: {käufe: y, b: x}", "`labels.käufe` is a label named 'käufe': a name must be letters"),
         ("label: {column: y, kind: multiclass, positive: [a]}", "`kind` is 'multiclass': it tells which values"),
-        ("label: {column: y, kind: multiclass}\nevaluation: {metrics: [AUC]}", "no label is binary"),
         ("label: {column: y, kind: multiclass}\nevaluation: {metrics: [MeanLabel]}", "of numbers: each label is multi"),
         ("label: y\nevaluation: {metrics: [CategoricalAccuracy]}", "of multiclass labels: no label is multiclass"),
         ("label: {column: y, kind: multiclass}\nevaluation: {engine: tfma}", "a class that the train split lacks"),
         (f"label: {{column: y, kind: multiclass}}\nmodel: {TOWERS}", "has no argument `tasks`: it computes one output"),
-        (
-            "label: {column: y, kind: multiclass}\nevaluation: {thresholds: {CategoricalAccuracy: {min: 2}}}",
-            "CategoricalAccuracy is between 0 and 1",
-        ),
     ],
 )
-def test_label_that_does_not_fit_is_one_line(mistakes, lines, words):
-    found = mistakes(f"data: rows.csv\nfeatures: {{categorical: [item, other]}}\n{lines}")
-    assert len(found) == 1, found
-    assert words in found[0]
+def test_label_that_does_not_fit_is_one_line(mistake, lines, words):
+    assert words in mistake(f"data: rows.csv\nfeatures: {{categorical: [item, other]}}\n{lines}")
 
 
 @pytest.mark.parametrize(
     ("features", "words"),
     [
         ("{categorical: []}", "at least one feature"),
-        ("{categorical: [item, item]}", "a duplicate"),
-        ("{categorical: [bought]}", "the model would see the answer"),
         ("{categorical: [{name: item, column: bought}]}", "the model would see the answer"),
         ("{categorical: [a b]}", "column: 'a b'"),
         ("{categorical: [item], dense: [{name: count, column: item}]}", "one kind"),
@@ -248,19 +179,17 @@ def test_label_that_does_not_fit_is_one_line(mistakes, lines, words):
         ("{categorical: [{name: a, max_sequence_length: long}]}", "or one of auto"),
     ],
 )
-def test_features_mistake_is_one_line(mistakes, features, words):
-    lines = mistakes(f"data: rows.csv\nlabel: bought\nfeatures: {features}")
-    assert len(lines) == 1
-    assert words in lines[0]
+def test_features_mistake_is_one_line(mistake, features, words):
+    assert words in mistake(f"data: rows.csv\nlabel: bought\nfeatures: {features}")
 
 
 @pytest.mark.parametrize("key", ["multivalent: true", "separator: '|'"])
 @pytest.mark.parametrize("source", ["softmax", "negatives"])
-def test_candidate_of_several_tokens_is_refused(load, mistakes, source, key):
+def test_candidate_of_several_tokens_is_refused(load, mistake, source, key):
     text = f"data: {{path: rows.csv, format: parquet}}\nlabel: {{kind: positive}}\nmodel: {TOWERS}\n"
     text += f"training: {{{source}: other}}\nfeatures: {{categorical: [item, {{name: other"
     load(text + "}]}")
-    (line,) = mistakes(text + f", {key}}}]}}")
+    line = mistake(text + f", {key}}}]}}")
     assert f"`training.{source}.feature` is 'other', but a row has one candidate" in line
 
 
@@ -272,24 +201,19 @@ def test_candidate_of_several_tokens_is_refused(load, mistakes, source, key):
         ("[user]", "[]", "at least one feature; choose from user, item, age"),
         ("[user]", "[item, user]", "which is in `query_features` too"),
         ("[user]", "item", "Sequence[str]"),
-        ("[[user]]", "[item]", "Sequence[str]"),
     ],
 )
-def test_towers_are_of_known_features(load, mistakes, query, candidate, words):
+def test_towers_are_of_known_features(load, mistake, query, candidate, words):
     text = "data: rows.csv\nlabel: bought\nfeatures: {categorical: [user, item], dense: [age]}\n"
     load(text + "model: {name: two_tower, arguments: {query_features: [user, age], candidate_features: [item]}}")
-    lines = mistakes(
-        text + f"model: {{name: two_tower, arguments: {{query_features: {query}, candidate_features: {candidate}}}}}"
-    )
-    assert len(lines) == 1
-    assert words in lines[0]
+    towers = f"{{query_features: {query}, candidate_features: {candidate}}}"
+    assert words in mistake(f"{text}model: {{name: two_tower, arguments: {towers}}}")
 
 
 @pytest.mark.parametrize(
     ("bounds", "words"),
     [
         ("{min: 0.1, min_over_popularity: -1}", None),
-        ("{min_over_popularity: 2}", "two values of Recall@10 differ by at most 1"),
         ("{max: 0.5}", "a metric that is not in `evaluation.metrics` takes"),
         ("{min: 7}", "is between 0 and 1"),
         ("{min_improvement: 0.1}", "a metric that is not in `evaluation.metrics` takes"),
@@ -299,7 +223,7 @@ def test_towers_are_of_known_features(load, mistakes, query, candidate, words):
         ("{min: 0.1}}, engine: tfma, metrics: [NDCG@3", "`evaluation.engine` 'tfma' lacks"),
     ],
 )
-def test_rankings_of_two_towers_take_bounds_of_their_own(load, mistakes, bounds, words):
+def test_rankings_of_two_towers_take_bounds_of_their_own(load, mistake, bounds, words):
     text = "data: rows.csv\nlabel: bought\nfeatures: {categorical: [user, item]}\n"
     text += "model: {name: two_tower, arguments: {query_features: [user], candidate_features: [item]}}\n"
     text += f"evaluation: {{thresholds: {{Recall@10: {bounds}" + ("]}" if "metrics" in bounds else "}}")
@@ -307,8 +231,7 @@ def test_rankings_of_two_towers_take_bounds_of_their_own(load, mistakes, bounds,
         over = -1.0 if "-1" in bounds else None
         assert load(text).evaluation.retrieval == {"Recall@10": Threshold(min=0.1, min_over_popularity=over)}
     else:
-        (line,) = mistakes(text)
-        assert words in line
+        assert words in mistake(text)
 
 
 def test_label_needs_column_or_key(mistakes):
@@ -338,12 +261,10 @@ def test_folder_of_the_file_is_last_on_sys_path(load, minimal, folder):
     assert sys.path[-1] == str(folder)
 
 
-def test_foreign_package_of_our_name_is_one_error(mistakes, minimal, folder):
+def test_foreign_package_of_our_name_is_one_error(mistake, minimal, folder):
     (folder / "components").mkdir()
     (folder / "components" / "mine.py").write_text("")
-    lines = mistakes(minimal)
-    assert len(lines) == 1
-    assert "our package 'components'" in lines[0]
+    assert "our package 'components'" in mistake(minimal)
 
 
 def test_foreign_package_earlier_on_sys_path_is_one_error(mistakes, minimal, tmp_path_factory, monkeypatch):
@@ -358,18 +279,6 @@ def test_folder_without_python_of_our_name_is_no_package(load, minimal, folder):
     load(minimal)
 
 
-def test_validation_imports_neither_tensorflow_nor_tfx():
-    code = (
-        "import sys; from pipelines.config import load_config; import pipelines.commands.cli;"
-        "import pipelines.pipeline.component_inputs;"
-        f"load_config({TAXI!r});"
-        "heavy = ('tensorflow', 'tfx', 'apache_beam', 'pyarrow', 'ml_metadata', 'jinja2');"
-        "print([name for name in heavy if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 def test_python_names_of_keys_are_not_keys(mistakes, minimal):
     lines = mistakes(minimal + "row_filters: [{column: item, in_: [1]}]\n")
     assert "`row_filters.0.in_` is not a known key: did you mean 'in'?" in lines[0]
@@ -378,11 +287,10 @@ def test_python_names_of_keys_are_not_keys(mistakes, minimal):
 @pytest.mark.parametrize(
     ("condition", "path"), [("equals: .nan", "equals"), ("min: -.inf", "min"), ("in: [a, .inf]", "in.1")]
 )
-def test_numbers_of_a_row_filter_are_finite(mistakes, minimal, condition, path):
-    lines = mistakes(minimal + f"row_filters: [{{column: item, {condition}}}]\n")
-    assert len(lines) == 1
-    assert f"`row_filters.0.{path}` is " in lines[0]
-    assert "it must be one text, finite number or boolean." in lines[0]
+def test_numbers_of_a_row_filter_are_finite(mistake, minimal, condition, path):
+    line = mistake(minimal + f"row_filters: [{{column: item, {condition}}}]\n")
+    assert f"`row_filters.0.{path}` is " in line
+    assert "it must be one text, finite number or boolean." in line
 
 
 def test_infinite_arguments_of_a_model_are_kept(load, minimal):
@@ -392,39 +300,12 @@ def test_infinite_arguments_of_a_model_are_kept(load, minimal):
 
 
 @pytest.mark.parametrize("key", ["1", "true", "null", "2.5"])
-def test_keys_that_are_not_texts_are_unknown_keys(mistakes, minimal, key):
-    (line,) = mistakes(minimal + f"training: {{{key}: 1}}\n")
+def test_keys_that_are_not_texts_are_unknown_keys(mistake, minimal, key):
+    line = mistake(minimal + f"training: {{{key}: 1}}\n")
     assert "is not a known key: choose from steps, epochs" in line
-
-
-@pytest.mark.parametrize("text", ["data: {path: rows.csv, missing: !!set {a, b}}", "row_filters: !!set {a, b}"])
-def test_set_has_no_order_and_is_not_a_list(mistakes, minimal, text):
-    (line,) = mistakes(minimal.replace("data: rows.csv\n", "" if "path" in text else "data: rows.csv\n") + text)
-    assert line.endswith("it must be a list.")
-
-
-def test_key_that_yaml_reads_as_true_is_shown_as_a_key(load):
-    with pytest.raises(ConfigError, match=r"`tables\.True\.dims` is not a known key: did you mean 'dim'"):
-        load("data: rows.csv\nlabel: bought\nfeatures: {categorical: [user]}\ntables: {true: {dims: 3}}\n")
-
-
-@pytest.mark.parametrize(
-    ("section", "field"),
-    [(Threshold, "min"), (Threshold, "min_over_popularity"), (EarlyStopping, "validation_fraction"), (Label, "above")],
-)
-def test_number_that_may_change_later_is_refused(section, field):
-    with pytest.raises(ConfigError, match=f"`{field}` of .* it must be a"):
-        section(**{field: np.array(0.1)}, **({"column": "c"} if section is Label else {}))
 
 
 def test_file_beyond_the_bound_is_not_read(tmp_path, minimal):
     (tmp_path / "a.yaml").write_text(minimal + "#" * 2**20)
     with pytest.raises(ConfigError, match=r"a\.yaml: it has more than 1,048,576 bytes"):
-        load_config(tmp_path / "a.yaml")
-
-
-@pytest.mark.timeout(60)
-def test_pipe_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "a.yaml")
-    with pytest.raises(ConfigError, match="not a regular file"):
         load_config(tmp_path / "a.yaml")

@@ -1,12 +1,6 @@
-from __future__ import annotations
-
 import pytest
 
 pytestmark = pytest.mark.light
-
-
-def test_set_overrides_a_nested_key(load, minimal):
-    assert load(minimal, "training.batch_size=512").training.batch_size == 512
 
 
 def test_set_reaches_below_a_short_form(load, minimal):
@@ -64,23 +58,18 @@ def test_set_reaches_below_the_short_form_of_an_optimizer(load, minimal):
     assert config.tables["item"].optimizer.learning_rate == 0.3
 
 
-def test_set_of_a_sign_of_yaml_says_how_to_quote_it(load, mistakes, minimal):
-    (line,) = mistakes(minimal, "data.delimiter=,")
+def test_set_of_a_sign_of_yaml_says_how_to_quote_it(load, mistake, minimal):
+    line = mistake(minimal, "data.delimiter=,")
     assert line.endswith("""needs quotes: '","'.""")
     assert load(minimal, 'data.delimiter=","').data.delimiter == ","
 
 
-def test_set_of_a_list_position_starts_a_list_if_there_is_none(load, minimal):
-    config = load(minimal, "evaluation.metrics.0=Precision", "evaluation.metrics.1=Recall")
-    assert config.evaluation.metrics == ("Precision", "Recall")
-
-
-def test_set_is_named_if_it_made_the_value_around_it_wrong(mistakes, minimal):
-    (line,) = mistakes(minimal, "training.table_optimizer.lerning_rate=3")
+def test_set_is_named_if_it_made_the_value_around_it_wrong(mistake, minimal):
+    line = mistake(minimal, "training.table_optimizer.lerning_rate=3")
     path = "training.table_optimizer.lerning_rate"
     assert line == f"--set '{path}=3': `{path}` is not a known key: did you mean 'learning_rate'?"
 
 
-def test_set_inside_a_key_that_the_file_does_not_have_is_named(mistakes, minimal):
-    (line,) = mistakes(minimal, "tables.item.optimizer.learning_rate=1")
+def test_set_inside_a_key_that_the_file_does_not_have_is_named(mistake, minimal):
+    line = mistake(minimal, "tables.item.optimizer.learning_rate=1")
     assert line.startswith("--set 'tables.item.optimizer.learning_rate=1': `tables.item.optimizer.name` is missing: ")

@@ -1,7 +1,5 @@
 """Tests that the configuration page and JSON Schema are current and complete, and that the examples satisfy them."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -16,6 +14,7 @@ from pipelines.config import load_config
 from pipelines.config.pipeline_config import config_schema
 from pipelines.config.yaml_text import parse_yaml
 
+pytestmark = pytest.mark.light
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted([*(ROOT / "pipelines/examples").glob("*.yaml"), *(ROOT / "examples").rglob("*.yaml")])
 

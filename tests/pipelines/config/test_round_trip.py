@@ -1,7 +1,5 @@
 """Tests that random configurations stay equal when they are written as JSON or YAML and read again."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -89,7 +87,7 @@ def configs(draw):
     return {**mapping, **draw(more)}
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(mapping=configs())
 def test_config_survives_json_and_yaml(mapping, folder):
     config = config_from_mapping(mapping, folder)

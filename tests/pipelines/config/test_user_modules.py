@@ -1,11 +1,9 @@
-from __future__ import annotations
-
 import ast
 
 import pytest
 
 from embedding_core.errors import ConfigError
-from pipelines.config.user_modules import Argument, accepts, build_arguments, defines, parse_module
+from pipelines.config.user_modules import accepts, build_arguments, defines, parse_module
 
 pytestmark = pytest.mark.light
 
@@ -34,15 +32,6 @@ def test_annotation_accepts_what_it_says(annotation, good, bad):
 @pytest.mark.parametrize("annotation", ["", "Mapping[str, int]", "MyType"])
 def test_unknown_annotation_accepts_anything(annotation):
     assert accepts(annotation, object())
-
-
-def test_arguments_of_build_are_read_from_source():
-    tree = ast.parse("def build(c, e, d, extra=1, *, depth: int, rate: float = 0.1): ...")
-    assert build_arguments(tree) == {
-        "extra": Argument("", False, 1),
-        "depth": Argument("int", True),
-        "rate": Argument("float", False, 0.1),
-    }
 
 
 def test_default_is_known_if_the_source_says_it_in_plain_values():

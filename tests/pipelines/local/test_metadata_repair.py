@@ -3,12 +3,12 @@
 import json
 import os
 
-import ml_metadata
 import pytest
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
 from pipelines.local.content import CONTENT, read_content
 from pipelines.local.metadata_repair import record_content, repair_metadata, set_aside
+from support.metadata import put_artifact, sqlite_store
 
 pytestmark = pytest.mark.light
 
@@ -20,7 +20,6 @@ class Pipeline:
 
     def __init__(self, store, root, name):
         self.store, self.root, self.name = store, root, name
-        self.artifact_type = store.put_artifact_type(mlmd.ArtifactType(name="Thing"))
         self.execution_type = store.put_execution_type(mlmd.ExecutionType(name="node"))
         kind = store.put_context_type(mlmd.ContextType(name="pipeline"))
         (self.context,) = store.put_contexts([mlmd.Context(type_id=kind, name=name)])
@@ -37,11 +36,7 @@ class Pipeline:
 
     def finish(self, execution, folder):
         (folder / "part").write_text("whole")
-        item = mlmd.Artifact(type_id=self.artifact_type, uri=str(folder), state=mlmd.Artifact.LIVE)
-        (artifact,) = self.store.put_artifacts([item])
-        self.store.put_attributions_and_associations(
-            [mlmd.Attribution(artifact_id=artifact, context_id=self.context)], []
-        )
+        artifact = put_artifact(self.store, "Thing", folder, self.name).id
         self.store.put_events([mlmd.Event(artifact_id=artifact, execution_id=execution, type=mlmd.Event.OUTPUT)])
         (found,) = self.store.get_executions_by_id([execution])
         found.last_known_state = STATE.COMPLETE
@@ -49,17 +44,30 @@ class Pipeline:
         record_content(self.store, execution)
         return artifact
 
-    def state(self, artifact):
-        (found,) = self.store.get_artifacts_by_id([artifact])
-        return found.state
+    def repair(self):
+        return repair_metadata(self.store, self.name, str(self.root))
+
+    def artifact(self, artifact_id):
+        (found,) = self.store.get_artifacts_by_id([artifact_id])
+        return found
+
+    def set_property(self, artifact_id, key, value):
+        found = self.artifact(artifact_id)
+        setattr(found.custom_properties[key], "int_value" if isinstance(value, int) else "string_value", value)
+        self.store.put_artifacts([found])
+
+    def output(self):
+        """Finish an execution; return its output's id and folder."""
+        execution, folder = self.start()
+        return self.finish(execution, folder), folder
+
+    def state(self, artifact_id):
+        return self.artifact(artifact_id).state
 
 
 @pytest.fixture
 def store(tmp_path):
-    connection = mlmd.ConnectionConfig()
-    connection.sqlite.filename_uri = str(tmp_path / "metadata.sqlite")
-    connection.sqlite.connection_mode = mlmd.SqliteMetadataSourceConfig.READWRITE_OPENCREATE
-    return ml_metadata.MetadataStore(connection)
+    return sqlite_store(tmp_path / "metadata.sqlite")
 
 
 @pytest.fixture
@@ -68,10 +76,9 @@ def pipeline(store, tmp_path):
 
 
 def test_execution_of_dead_run_is_closed_and_half_output_removed(pipeline):
-    finished, whole = pipeline.start()
-    artifact = pipeline.finish(finished, whole)
+    artifact, whole = pipeline.output()
     stale, half = pipeline.start()
-    assert repair_metadata(pipeline.store, "demo", str(pipeline.root)).lost == ()
+    assert pipeline.repair().lost == ()
     assert not half.exists()
     assert (whole / "part").read_text() == "whole"
     assert pipeline.state(artifact) == mlmd.Artifact.LIVE
@@ -81,7 +88,7 @@ def test_execution_of_dead_run_is_closed_and_half_output_removed(pipeline):
 
 def test_run_of_another_pipeline_in_the_store_goes_on(pipeline, store, tmp_path):
     other, folder = Pipeline(store, tmp_path / "other", "other").start()
-    repair_metadata(store, "demo", str(pipeline.root))
+    pipeline.repair()
     assert folder.exists()
     (running,) = store.get_executions_by_id([other])
     assert running.last_known_state == STATE.RUNNING
@@ -107,30 +114,19 @@ def add_file(folder):
 
 @pytest.mark.parametrize("damage", [flip, delete_file, delete_folder, add_file])
 def test_changed_output_is_out_of_the_way_of_the_cache(pipeline, damage):
-    execution, folder = pipeline.start()
-    artifact = pipeline.finish(execution, folder)
+    artifact, folder = pipeline.output()
     damage(folder)
-    assert repair_metadata(pipeline.store, "demo", str(pipeline.root)).lost == (artifact,)
+    assert pipeline.repair().lost == (artifact,)
     assert not folder.exists()
     assert pipeline.state(artifact) == mlmd.Artifact.DELETED
-    assert repair_metadata(pipeline.store, "demo", str(pipeline.root)).lost == ()
+    assert pipeline.repair().lost == ()
 
 
 def test_output_that_was_only_touched_stays(pipeline):
-    execution, folder = pipeline.start()
-    artifact = pipeline.finish(execution, folder)
+    artifact, folder = pipeline.output()
     os.utime(folder / "part", (1, 1))
-    assert repair_metadata(pipeline.store, "demo", str(pipeline.root)).lost == ()
+    assert pipeline.repair().lost == ()
     assert pipeline.state(artifact) == mlmd.Artifact.LIVE
-
-
-def test_content_of_an_output_is_recorded(pipeline):
-    execution, folder = pipeline.start()
-    artifact = pipeline.finish(execution, folder)
-    (found,) = pipeline.store.get_artifacts_by_id([artifact])
-    content = json.loads(found.custom_properties[CONTENT].string_value)
-    assert (content["size"], content["files"]) == (5, 1)
-    assert content["digest"] == read_content(folder).digest
 
 
 def test_unknown_pipeline_has_nothing_to_tidy(store):
@@ -139,22 +135,18 @@ def test_unknown_pipeline_has_nothing_to_tidy(store):
 
 def test_output_that_was_published_and_not_recorded_is_recorded(pipeline, monkeypatch):
     monkeypatch.setattr("tests.pipelines.local.test_metadata_repair.record_content", lambda *_: None)
-    artifact = pipeline.finish(*pipeline.start())
-    repair_metadata(pipeline.store, "demo", str(pipeline.root))
-    (recorded,) = pipeline.store.get_artifacts_by_id([artifact])
-    assert CONTENT in recorded.custom_properties
+    artifact, _ = pipeline.output()
+    pipeline.repair()
+    assert CONTENT in pipeline.artifact(artifact).custom_properties
 
 
 def test_folder_of_the_user_is_recorded_again_and_never_renamed(pipeline, tmp_path):
-    execution, folder = pipeline.start()
-    artifact = pipeline.finish(execution, folder)
-    (found,) = pipeline.store.get_artifacts_by_id([artifact])
-    found.custom_properties["is_external"].int_value = 1
-    pipeline.store.put_artifacts([found])
+    artifact, folder = pipeline.output()
+    pipeline.set_property(artifact, "is_external", 1)
     flip(folder)
-    assert repair_metadata(pipeline.store, "demo", str(pipeline.root)).lost == ()
+    assert pipeline.repair().lost == ()
     assert (folder / "part").read_text() == "whale"
-    (found,) = pipeline.store.get_artifacts_by_id([artifact])
+    found = pipeline.artifact(artifact)
     assert json.loads(found.custom_properties[CONTENT].string_value)["digest"] == read_content(folder).digest
     assert not set_aside(pipeline.store, found)
     assert folder.exists()
@@ -162,41 +154,20 @@ def test_folder_of_the_user_is_recorded_again_and_never_renamed(pipeline, tmp_pa
 
 @pytest.mark.parametrize("damage", [flip, delete_folder])
 def test_served_copy_of_a_rollback_is_never_renamed(pipeline, damage):
-    execution, folder = pipeline.start()
-    artifact = pipeline.finish(execution, folder)  # recorded, as an earlier release did
-    (found,) = pipeline.store.get_artifacts_by_id([artifact])
-    found.custom_properties["rollback"].string_value = '{"of": 1, "from": 2}'
-    pipeline.store.put_artifacts([found])
+    artifact, folder = pipeline.output()  # recorded, as an earlier release did
+    pipeline.set_property(artifact, "rollback", '{"of": 1, "from": 2}')
     damage(folder)
-    assert repair_metadata(pipeline.store, "demo", str(pipeline.root)).lost == ()
+    assert pipeline.repair().lost == ()
     assert folder.exists() == (damage is flip)
     assert not folder.with_name(f"{folder.name}.damaged").exists()
     assert pipeline.state(artifact) == mlmd.Artifact.LIVE
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"digest": 1}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"digest": 1}'])
 def test_record_that_cannot_be_read_is_that_of_a_damaged_output(pipeline, text):
-    artifact = pipeline.finish(*pipeline.start())
-    (found,) = pipeline.store.get_artifacts_by_id([artifact])
-    found.custom_properties[CONTENT].string_value = text
-    pipeline.store.put_artifacts([found])
-    assert repair_metadata(pipeline.store, "demo", str(pipeline.root)).lost == (artifact,)
-
-
-def test_outputs_of_a_lost_store_are_moved_out_of_the_way(pipeline):
-    execution, folder = pipeline.start()
-    pipeline.finish(execution, folder)
-    later = pipeline.root / "Node" / "thing" / str(execution + 7)
-    later.mkdir()
-    (later / "tokens").write_text("of a feature that is removed")
-    (later.parent / f"{later.name}.lineage.json").write_text("{}")
-    found = repair_metadata(pipeline.store, "demo", str(pipeline.root))
-    assert found.left_over == f"{pipeline.root}.lost"
-    assert sorted(path.name for path in later.parent.iterdir()) == [str(execution)]
-    moved = pipeline.root.with_name("root.lost") / "Node" / "thing"
-    assert (moved / later.name / "tokens").read_text() == "of a feature that is removed"
-    assert (moved / f"{later.name}.lineage.json").exists()
-    assert repair_metadata(pipeline.store, "demo", str(pipeline.root)).left_over is None
+    artifact, _ = pipeline.output()
+    pipeline.set_property(artifact, CONTENT, text)
+    assert pipeline.repair().lost == (artifact,)
 
 
 def test_record_beside_an_output_goes_with_it(pipeline):
@@ -206,5 +177,5 @@ def test_record_beside_an_output_goes_with_it(pipeline):
     for _, folder in (kept, damaged, half):
         folder.with_name(f"{folder.name}.lineage.json").write_text("{}")
     flip(damaged[1])
-    repair_metadata(pipeline.store, "demo", str(pipeline.root))
+    pipeline.repair()
     assert [path.name for path in pipeline.root.rglob("*.lineage.json")] == [f"{kept[0]}.lineage.json"]

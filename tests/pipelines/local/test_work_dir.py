@@ -45,13 +45,6 @@ def test_one_store_takes_several_pipelines_and_each_name_once(tmp_path, name, re
     assert ("`name` is 'demo': another run uses it" in done.stderr) == refused == (done.returncode != 0)
 
 
-def test_work_dir_is_free_after_the_run(tmp_path):
-    config = configured(tmp_path)
-    for _ in range(2):
-        with run_lock(config):
-            pass
-
-
 def test_work_dir_that_cannot_be_written_is_one_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"`work_dir` is .*file/runs.*can be written"):

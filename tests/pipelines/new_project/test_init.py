@@ -181,14 +181,6 @@ def test_project_from_parquet_with_lists_times_and_structs(tmp_path):
     assert config.label.column == "bought"
 
 
-def test_existing_files_are_never_replaced(tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / CONFIG).write_text("mine")
-    with pytest.raises(ConfigError, match=r"has pipeline.yaml already: nothing was written"):
-        write_project(tmp_path / "mine", None, None)
-    assert [path.name for path in (tmp_path / "mine").iterdir()] == [CONFIG]
-
-
 @pytest.mark.parametrize(
     ("name", "rows", "label", "error"),
     [

@@ -42,7 +42,6 @@ def test_bounds_are_read(load, minimal, folder):
         ("shadow: {requests: log, against: 'versions/*'}", "give a folder without any of"),
     ],
 )
-def test_mistake_is_one_line(mistakes, minimal, folder, text, words):
+def test_mistake_is_one_line(mistake, minimal, folder, text, words):
     (folder / "log").touch()
-    (line,) = mistakes(minimal + text + "\n")
-    assert words in line
+    assert words in mistake(minimal + text + "\n")
