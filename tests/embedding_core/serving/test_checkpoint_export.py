@@ -5,7 +5,6 @@ import os
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import tensorflow as tf
 
@@ -16,8 +15,9 @@ from embedding_core.engines.host import HostEngine
 from embedding_core.errors import CheckpointError, ConfigError, NonfiniteError
 from embedding_core.serving import export_embeddings
 from embedding_core.serving.lookups import rounded
-from embedding_core.vocabulary import Vocabulary
 from pipelines.commands import cli
+from support.tf_examples import example
+from support.vocabularies import vocabulary_of
 
 ADAGRAD = Adagrad(learning_rate=0.1)
 CONFIG = EmbeddingConfig(
@@ -35,15 +35,7 @@ CONFIG = EmbeddingConfig(
 NAMES = ["word", "list", "id"]
 
 
-def example(**columns):
-    made = tf.train.Example()
-    for name, values in columns.items():
-        feature = made.features.feature[name]
-        (feature.bytes_list if isinstance(values[0], bytes) else feature.int64_list).value.extend(values)
-    return made.SerializeToString()
-
-
-ROWS = [example(word=[b"b"], list=[b"a", b"c", b"a"], id=[5]), example(id=[9]), example(list=[b"b"])]
+ROWS = [example(row) for row in ({"word": b"b", "list": [b"a", b"c", b"a"], "id": 5}, {"id": 9}, {"list": b"b"})]
 
 
 @pytest.fixture
@@ -53,9 +45,7 @@ def engine():
 
 @pytest.fixture
 def checkpoint(tmp_path, engine):
-    tokens = pa.array([b"a", b"b", b"c"], pa.large_binary())
-    counts = np.array([3, 2, 1])
-    words = Vocabulary(name="words", tokens=tokens, counts=counts, total_count=6, distinct=3, features={})
+    words = vocabulary_of([b"a", b"b", b"c"], "words")
 
     def rows_of(key):
         yield 0, engine.table_variables[key].numpy()

@@ -17,6 +17,8 @@ from embedding_core.model_inputs import call_model, model_inputs
 from embedding_core.proof.parity import compare, score_signatures
 from embedding_core.serving import columns_of, export_model, named_inputs, table_blocks
 from embedding_core.serving.lookups import rounded
+from support.tf_examples import example
+from support.vocabularies import write_tokens
 
 TOKENS = {
     "words": [b"a", b"b", "žluť".encode(), b"a b"],
@@ -76,16 +78,6 @@ ROWS = [
 FINITE = [0, 2, 3, 4, 5]
 
 
-def example(row):
-    """A serialized tf.Example."""
-    result = tf.train.Example()
-    for name, values in row.items():
-        found = result.features.feature[name]
-        kind = {bytes: found.bytes_list, int: found.int64_list, float: found.float_list}[type(values[0])]
-        kind.value.extend(values)
-    return result.SerializeToString()
-
-
 EXAMPLES = [example(row) for row in ROWS]
 DENSE = DenseInputs(
     names=("price", "log_count"),
@@ -99,10 +91,7 @@ DENSE = DenseInputs(
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("vocabularies")
-    for name, tokens in TOKENS.items():
-        (folder / f"{name}.txt").write_bytes(b"".join(token + b"\n" for token in tokens))
-    return {name: str(folder / f"{name}.txt") for name in TOKENS}
+    return write_tokens(tmp_path_factory.mktemp("vocabularies"), TOKENS)
 
 
 @pytest.fixture(scope="module")
@@ -284,7 +273,7 @@ def test_export_refuses_what_does_not_fit(tmp_path, files, engine, model):
     assert not (tmp_path / "model").exists()
 
 
-def small(tmp_path, name="model", rows=None, layer=None, **options):
+def small(tmp_path, rows=None, layer=None, **options):
     """Export and load a model whose four features share a table of raw ids; return its signatures."""
     config = EmbeddingConfig(
         tables=(TableConfig(name="ids", vocabulary_size=5, dim=2, combiner="sum"),),
@@ -299,43 +288,46 @@ def small(tmp_path, name="model", rows=None, layer=None, **options):
     total = tf_keras.layers.Concatenate()([tf_keras.layers.Flatten()(value) for value in embeddings.values()])
     model = tf_keras.Model([embeddings, {}], tf_keras.layers.Dense(1)(total if layer is None else layer(total)))
     tables = {"ids": np.arange(10, dtype=np.float32).reshape(5, 2) + 1 if rows is None else rows}
-    export_model(tmp_path / name, config=config, tables=tables, vocabularies={}, model=model, **options)
-    return tf.saved_model.load(str(tmp_path / name)).signatures
+    export_model(tmp_path / "model", config=config, tables=tables, vocabularies={}, model=model, **options)
+    return tf.saved_model.load(str(tmp_path / "model")).signatures
 
 
-BAD_IDS = [{"one": [4], "lasts": [9, 1], "many": [1, -1, 5]}, {"one": [2**40]}, {"one": [-1], "many": [0]}, {}]
+BAD_IDS = [{"one": 4, "lasts": [9, 1], "many": [1, -1, 5]}, {"one": 2**40}, {"one": -1, "many": 0}, {}]
+
+
+def check_bad_ids(signatures, rows):
+    """Look up `BAD_IDS` in a table of these rows."""
+    found = signatures["embeddings"](tf.constant([example(row) for row in BAD_IDS]))
+    none = np.zeros(2)
+    expected = {
+        "one": [rows[4], none, none, none],
+        "near": [rows[4], rows[4], rows[4], none],
+        "many": [rows[1], none, rows[0], none],
+    }
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-6)
+    np.testing.assert_allclose(found["lasts"][0], [none, rows[1]], rtol=1e-6)
 
 
 def test_invalid_ids_are_dropped_and_counted_alone(tmp_path):
     signatures = small(tmp_path)
-    found = signatures["embeddings"](tf.constant([example(row) for row in BAD_IDS]))
-    assert found["one"].numpy().tolist() == [[9, 10], [0, 0], [0, 0], [0, 0]]
-    assert found["near"].numpy().tolist() == [[9, 10], [9, 10], [9, 10], [0, 0]]
-    assert found["many"].numpy().tolist() == [[3, 4], [0, 0], [1, 2], [0, 0]]
-    assert found["lasts"].numpy()[0].tolist() == [[0, 0], [3, 4]]
+    check_bad_ids(signatures, np.arange(1, 11).reshape(5, 2))
     counted = signatures["counters"]()
     assert counted["features"].numpy().tolist() == [b"one", b"lasts", b"many"]
     assert counted["dropped_ids"].numpy().tolist() == [2, 1, 2]
 
 
 def test_large_table_is_held_itself_and_looked_up_alike(tmp_path, monkeypatch):
-    rows = tf.Variable(np.arange(10, dtype=np.float32).reshape(5, 2) + 1)
-    examples = tf.constant([example(row) for row in BAD_IDS])
-    expected = small(tmp_path)["embeddings"](examples)
+    rows, held, save = tf.Variable(np.arange(10, dtype=np.float32).reshape(5, 2) + 1), [], tf.saved_model.save
+
+    def saved(module, *arguments, **more):
+        held.extend(module.tables.values())
+        save(module, *arguments, **more)
+
     monkeypatch.setattr(table_blocks, "_LARGE", 1)
-    held = []
-    monkeypatch.setattr(
-        tf.saved_model,
-        "save",
-        lambda module, *_, save=tf.saved_model.save, **more: (
-            held.extend(module.tables.values()),
-            save(module, *_, **more),
-        ),
-    )
-    found = small(tmp_path, "large", rows)["embeddings"](examples)
+    monkeypatch.setattr(tf.saved_model, "save", saved)
+    check_bad_ids(small(tmp_path, rows=rows), rows.numpy())
     assert held == [rows]
-    for name, value in expected.items():
-        assert found[name].numpy().tolist() == value.numpy().tolist()
 
 
 def test_tables_in_blocks_are_tables(tmp_path):
@@ -347,20 +339,6 @@ def test_tables_in_blocks_are_tables(tmp_path):
     examples = tf.constant([example({"one": [3]})])
     found = small(tmp_path, rows=Sharded())["embeddings"](examples)["one"]
     assert found.numpy().tolist() == whole[3:4].tolist()
-
-
-def test_rows_of_half_the_size_are_rounded(tmp_path):
-    rows = np.linspace(-1, 1, 10, dtype=np.float32).reshape(5, 2)
-    examples = tf.constant([example({"one": [3], "many": [0, 1]})])
-    half = small(tmp_path, "half", rows, rows_dtype="float16")["embeddings"](examples)
-    full = small(tmp_path, "full", rows)["embeddings"](examples)
-    for name in full:
-        gap = np.abs(half[name] - full[name]).max()
-        assert gap < 2**-10
-    assert half["one"].numpy().tolist() == rows[3:4].astype(np.float16).astype(np.float32).tolist()
-    assert half["one"].dtype == tf.float32
-    with pytest.raises(CheckpointError, match="float16"):
-        small(tmp_path, "large", rows * 1e6, rows_dtype="float16")
 
 
 def test_export_refuses_stored_code(tmp_path):
@@ -376,32 +354,17 @@ def test_export_refuses_unknown_types_and_tables_of_rows(tmp_path):
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.parametrize("large", [False, True])
-def test_int8_rows_are_looked_up_like_their_float32_rows(tmp_path, monkeypatch, large):
+def test_int8_rows_of_a_large_table_are_looked_up_rounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_blocks, "_LARGE", 1)
     rows = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
-    examples = tf.constant([example(row) for row in BAD_IDS])
-    if large:
-        monkeypatch.setattr(table_blocks, "_LARGE", 1)
-    expected = small(tmp_path, "full", rounded(rows, "int8"))["embeddings"](examples)
-    found = small(tmp_path, "int8", rows, rows_dtype="int8")["embeddings"](examples)
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-6)
-    (stored,) = [value for _, value in stored_tables(tmp_path / "int8")]
-    assert (stored.dtype, stored.shape) == (np.int8, (5 if large else 6, 10))
+    check_bad_ids(small(tmp_path, rows=rows, rows_dtype="int8"), rounded(rows, "int8"))
+    assert [(value.dtype, value.shape) for _, value in stored_tables(tmp_path / "model")] == [(np.int8, (5, 10))]
 
 
 def test_tables_of_one_dim_have_types_of_their_own(tmp_path, files, engine, model):
-    path = tmp_path / "model"
-    dtypes = {"numbers": "int8", "floats": "float16"}
-    export_model(
-        path,
-        config=CONFIG,
-        tables=engine.embedding_tables,
-        vocabularies=files,
-        model=model,
-        dense=DENSE,
-        rows_dtype=dtypes,
-    )
+    path, dtypes = tmp_path / "model", {"numbers": "int8", "floats": "float16"}
+    given = {"config": CONFIG, "tables": engine.embedding_tables, "vocabularies": files, "model": model}
+    export_model(path, **given, dense=DENSE, rows_dtype=dtypes)
     found = tf.saved_model.load(str(path)).signatures["embeddings"](tf.constant(EXAMPLES))
     rows = {name: table.numpy() for name, table in engine.embedding_tables.items()}
     assert {value.dtype.name for _, value in stored_tables(path)} == {"float32", "float16", "int8"}
@@ -416,8 +379,9 @@ def stored_tables(folder):
     return [(key, reader.get_tensor(key)) for key in reader.get_variable_to_shape_map() if key.startswith("tables/")]
 
 
-def test_int8_rows_that_are_not_finite_are_refused(tmp_path):
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_rows_that_a_type_cannot_hold_are_refused(tmp_path, dtype):
     rows = np.arange(10, dtype=np.float32).reshape(5, 2)
-    rows[3, 1] = np.inf
-    with pytest.raises(CheckpointError, match=r"as int8, 1 of table 'ids' \(the first is row 3\)"):
-        small(tmp_path, rows=rows, rows_dtype="int8")
+    rows[3, 1] = 1e6 if dtype == "float16" else np.inf
+    with pytest.raises(CheckpointError, match=rf"as {dtype}, 1 of table 'ids' \(the first is row 3\)"):
+        small(tmp_path, rows=rows, rows_dtype=dtype)

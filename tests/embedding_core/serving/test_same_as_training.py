@@ -24,6 +24,8 @@ from embedding_core.serving.signatures import embeddings_signature, raw_embeddin
 from embedding_core.tasks import POSITIVE
 from embedding_core.training import Inputs
 from embedding_core.training.training_inputs import RowParser
+from support.tf_examples import example
+from support.vocabularies import write_tokens
 
 CORES, ROWS = 2, 6
 TOKENS = {"string": [b"a", b"b c", "ž".encode(), b"a|b"], "int64": [b"0", b"-7", b"12"], "float32": [b"0.1", b"3"]}
@@ -82,17 +84,6 @@ def cases(draw):
     return config, draw(st.lists(row, min_size=ROWS, max_size=ROWS)), dtypes
 
 
-def example(row):
-    """A serialized tf.Example."""
-    made = tf.train.Example()
-    for name, values in row.items():
-        if values:
-            feature = made.features.feature[name]
-            kinds = {bytes: feature.bytes_list, int: feature.int64_list, float: feature.float_list}
-            kinds[type(values[0])].value.extend(values)
-    return made.SerializeToString()
-
-
 def looked_up_on_cores(config, parts, tables):
     """Yield name and vectors of both simulated engines with given tables; each core looks up its part of the rows."""
     strategy = simulated_tpu(hosts=1, cores_per_host=CORES)
@@ -135,10 +126,8 @@ def check(folder, config, rows, dtypes):
     examples = [example(row) for row in rows]
     place = folder / uuid.uuid4().hex  # TensorFlow shares vocabularies of the same path within a process
     place.mkdir()
-    files = {name: str(place / f"{place.name}-{name}.txt") for name in TOKENS}
-    for name, path in files.items():
-        with open(path, "wb") as file:
-            file.write(b"".join(token + b"\n" for token in TOKENS[name]))
+    paths = write_tokens(place, {f"{place.name}-{name}": tokens for name, tokens in TOKENS.items()})
+    files = dict(zip(TOKENS, paths.values(), strict=True))
     engine = HostEngine(config, seed=3, with_slots=False)
     parser = RowParser(Inputs(config=config, vocabularies=files, tasks=(POSITIVE,)))
     module = ServingModule(config, engine.embedding_tables, files, None, dtypes)
@@ -173,7 +162,7 @@ def test_missing_raw_ids_of_a_sequence_are_no_ids(tmp_path, multivalent, dtype):
     check(tmp_path, config, rows, {"t": dtype})
 
 
-@pytest.mark.parametrize("trials", [4, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize("trials", [2, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_served_vectors_are_those_of_every_engine(tmp_path, trials):
     @settings(
         max_examples=trials,
