@@ -68,10 +68,11 @@ CAMPAIGNS = {
     ),
     "tfrs-tests": Campaign("TensorFlow Recommenders' own tests pass on our layers", f"{SLOW} tests/tfrs_tests", 0),
     "tasks": Campaign(
-        "every kind of label from YAML to a pushed version, TFRS's tutorials, made-up leaderboards, the examples",
+        "every kind of label from YAML to a pushed version, TFRS's tutorials, made-up leaderboards, the examples, "
+        "second days, `follow`",
         f"{SLOW} --lean tests/pipelines/test_tasks.py tests/pipelines/test_moving_from_tfrs.py tests/benchmarks "
-        "tests/examples",
-        12,
+        "tests/examples tests/pipelines/test_end_to_end.py tests/pipelines/test_follow.py tests/pipelines/shadow",
+        0,
     ),
     "faults": Campaign(
         "kills, full disks, damaged files, resharding, memory of a 2 GiB table",
@@ -92,7 +93,7 @@ CAMPAIGNS = {
     ),
     "health": Campaign(
         "the health gate passes healthy daily runs and finds planted sicknesses",
-        f"{SLOW} -n 0 tests/pipelines/health/test_trial.py",
+        f"{SLOW} -n 0 tests/pipelines/health",
         5,
         needs=_DATA,
     ),

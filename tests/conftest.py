@@ -19,7 +19,7 @@ TESTS = Path(__file__).parent
 # All tests of a file run in one process, which trains and exports once for them. Files that take over 20 s start first,
 # the longest first, so that no process still runs a long file when the others have finished.
 LONGEST_FIRST = (
-    "pipelines/test_tasks.py",
+    "pipelines/test_trained_world.py",
     "pipelines/test_end_to_end.py",
     "embedding_core/training/test_strategies.py",
     "pipelines/test_follow.py",
@@ -28,7 +28,6 @@ LONGEST_FIRST = (
     "deltas/test_followed_deltas.py",
     "deltas/test_campaigns.py",
     "components/evaluator/test_evaluator.py",
-    "pipelines/health/test_health_gate.py",
     "embedding_core/training/test_host_files.py",
     "pipelines/test_moving_from_tfrs.py",
     "embedding_core/sparse_cores/test_training_limits.py",

@@ -113,6 +113,7 @@ def test_configurations_are_valid_with_their_data(project, name):
     assert end.value.code == 0
 
 
+@pytest.mark.slow
 def test_ranking_predicts_ratings(project):
     report, version, _ = pushed(project, "ranking")
     assert outputs_of(version) == {"prediction"}
@@ -126,6 +127,7 @@ def test_ranking_predicts_ratings(project):
     assert liked["prediction"] > disliked["prediction"]
 
 
+@pytest.mark.slow
 def test_retrieval_finds_movies_and_answers_queries(project, capsys):
     report, _, _ = pushed(project, "retrieval")
     assert beats_popularity(report)

@@ -1,4 +1,7 @@
-"""Tests pipelines of several kinds of labels, from the configuration to a proven version, on CPU and simulated TPU."""
+"""Tests pipelines of several kinds of labels, from the configuration to a proven version, on CPU and simulated TPU.
+
+The suite has the two pipelines of tests/pipelines/test_trained_world.py; the campaign `tasks` runs this file.
+"""
 
 import json
 from pathlib import Path
@@ -9,7 +12,7 @@ import tensorflow as tf
 
 from pipelines.config import load_config
 
-pytestmark = pytest.mark.tfx
+pytestmark = [pytest.mark.tfx, pytest.mark.slow]
 
 ROWS = 1500
 MOODS = ("awful", "fine", "great")
@@ -46,20 +49,19 @@ def run_fn(fn_args):
     run.write(model, fitted.history)
 """
 FAST = {"dense_optimizer": {"learning_rate": 0.01}}
+SOFTMAX = {"feature": "item", "sampled": 16, "temperature": 0.5}
+TOWERS = {"query_features": ["user"], "candidate_features": ["item"]}
+MMOE = {"name": "mmoe", "arguments": {"dropout": 0.0}}
 LABELS = {
     "three": {"labels": {
         "click": {"column": "click"},
         "stars": {"column": "stars", "kind": "regression", "loss": "huber", "weight": 0.5},
         "visits": {"column": "visits", "kind": "count"},
     }, "evaluation": {"thresholds": {"stars/MeanAbsoluteError": {"max": 4}}}},
-    "mmoe": {
-        "labels": {"click": {"column": "click"}, "visits": {"column": "visits", "kind": "count"}},
-        "model": {"name": "mmoe", "arguments": {"dropout": 0.0}},
-    },
     "multiclass": {"label": {"column": "mood", "kind": "multiclass"}, "training": FAST},
     "mixed": {
         "labels": {"mood": {"column": "mood", "kind": "multiclass"}, "click": {"column": "click"}},
-        "model": {"name": "mmoe", "arguments": {"dropout": 0.0}},
+        "model": MMOE,
         "training": FAST,
     },
     "own": {"label": {"column": "visits", "kind": "regression"}, "model": "own_model", "training": FAST},
@@ -69,75 +71,51 @@ LABELS = {
     },
     "positive": {
         "label": {"kind": "positive"},
-        "model": {"name": "two_tower", "arguments": {"query_features": ["user"], "candidate_features": ["item"]}},
+        "features": {"categorical": ["user", "item"]},
+        "model": {"name": "two_tower", "arguments": TOWERS},
         "training": {"negatives": "item"},
         "evaluation": {"thresholds": {"Recall@10": {"min": 0.0}}},
     },
-}  # fmt: skip
-RANKED = {
-    "metrics": ["AUC", "Recall@10", "NDCG@20", "MRR@10", "HitRate@10"],
-    "exclude_seen": True,
-    "thresholds": {"NDCG@20": {"min": 0.01, "min_over_popularity": -1}},
-}
-LABELS["softmax"] = {
-    **LABELS["positive"],
-    "training": {"softmax": {"feature": "item", "sampled": 16, "temperature": 0.5}},
-    "evaluation": {**RANKED, "user": "user"},
-}
-LABELS["whole"] = {
-    **LABELS["positive"],
-    "features": {"categorical": ["user", "item", {"name": "group", "separator": "|"}], "dense": ["price"]},
-    "model": {
-        "name": "two_tower",
-        "arguments": {
-            "query_features": ["user"],
-            "candidate_features": ["item", "group", "price"],
-            "hidden_units": [8],
+    "whole": {
+        "label": {"kind": "positive"},
+        "features": {"categorical": ["user", "item", {"name": "group", "separator": "|"}], "dense": ["price"]},
+        "model": {
+            "name": "two_tower",
+            "arguments": {**TOWERS, "candidate_features": ["item", "group", "price"], "hidden_units": [8]},
+        },
+        "training": {"softmax": SOFTMAX},
+        "evaluation": {"thresholds": {"Recall@10": {"min": 0.0}}},
+    },
+    "histories": {
+        "label": {"kind": "positive"},
+        "data": {
+            "histories": {"user": "user", "time": "hour", "columns": {"past": "item"}, "max_length": 5, "min_length": 1}
+        },
+        "split": "leave_one_out",
+        "features": {
+            "categorical": [
+                {"name": "past", "multivalent": True, "vocabulary": "item", "max_sequence_length": 5},
+                "item",
+            ]
+        },
+        "model": {"name": "sequential", "arguments": {"history": "past", "candidate": "item", "dropout": 0.0}},
+        "training": {"softmax": "item"},
+        "evaluation": {
+            "metrics": ["AUC", "Recall@10", "NDCG@20", "MRR@10", "HitRate@10"],
+            "exclude_seen": True,
+            "thresholds": {"NDCG@20": {"min": 0.01, "min_over_popularity": -1}},
+            "min_rows": 40,  # one row per user
         },
     },
-    "training": {"softmax": {"feature": "item", "sampled": 16, "temperature": 0.5}},
-}
-LABELS["sequential"] = {
-    "label": {"kind": "positive"},
-    "features": {
-        "categorical": [
-            {"name": "history", "separator": " ", "vocabulary": "item", "table": "item", "max_sequence_length": 5},
-            "item",
-        ]
-    },
-    "model": {"name": "sequential", "arguments": {"history": "history", "candidate": "item", "dropout": 0.0}},
-    "training": {"softmax": "item"},
-    "evaluation": RANKED,
-}
-LABELS["histories"] = {
-    **LABELS["sequential"],
-    "data": {
-        "histories": {"user": "user", "time": "hour", "columns": {"past": "item"}, "max_length": 5, "min_length": 1}
-    },
-    "split": "leave_one_out",
-    "evaluation": {**RANKED, "min_rows": 40},  # one row per user
-    "features": {
-        "categorical": [
-            {"name": "past", "multivalent": True, "vocabulary": "item", "max_sequence_length": 5},
-            "item",
-        ]
-    },
-    "model": {"name": "sequential", "arguments": {"history": "past", "candidate": "item", "dropout": 0.0}},
-}
-SHORT_FORM = ("histories", "three")
-RETRIEVAL = ("histories", "positive", "sequential", "softmax", "whole")
+}  # fmt: skip
+RETRIEVAL = ("histories", "positive", "whole")
 SERVED = {
     "three": {"click_logit", "click_probability", "stars_prediction", "visits_prediction"},
-    "mmoe": {"click_logit", "click_probability", "visits_prediction"},
     "multiclass": {"classes", "probabilities"},
     "mixed": {"mood_classes", "mood_probabilities", "click_logit", "click_probability"},
     "own": {"prediction"},
-    "positive": {"logit", "probability"},
-    "histories": {"logit", "probability"},
     "run_fn": {"classes", "probabilities"},
-    "sequential": {"logit", "probability"},
-    "softmax": {"logit", "probability"},
-    "whole": {"logit", "probability"},
+    **{kind: {"logit", "probability"} for kind in RETRIEVAL},
 }
 
 
@@ -173,8 +151,6 @@ def config(data, kind, folder, strategy):
         **LABELS[kind],
     }
     settings["data"] = {"path": str(data), **settings.get("data", {})}
-    if kind in RETRIEVAL:
-        settings["features"] = LABELS[kind].get("features", {"categorical": ["user", "item"]})
     training = {"epochs": 2, "batch_size": 64, "early_stopping": None, **settings.get("training", {}), **strategy}
     (folder / "own_model.py").write_text(OWN_MODEL)
     path = folder / f"{kind}.json"
@@ -182,10 +158,7 @@ def config(data, kind, folder, strategy):
     return load_config(path)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(kind, marks=() if kind in SHORT_FORM else pytest.mark.slow) for kind in sorted(LABELS)],
-)
+@pytest.fixture(scope="module", params=sorted(LABELS))
 def both(request, data, tmp_path_factory):
     """The kind of the labels, and the report and work_dir of a run on CPU and of one on a simulated TPU."""
     from pipelines.local.run_local import run
@@ -231,11 +204,11 @@ def test_both_devices_give_the_same_tables_and_losses(both):
 
 @pytest.mark.room("sparse_cores")
 def test_sparse_cores_under_limits_of_the_data_give_same_tables(both, data, tmp_path):
-    """A v6e-4 is 4 chips with 2 SparseCores each. The kinds have sequences, whose positions are samples there."""
+    """A v6e-4 is 4 chips with 2 SparseCores each. Positions of sequences are samples there."""
     from pipelines.local.run_local import run
 
     kind, runs = both
-    if kind not in ("histories", "sequential"):
+    if kind != "histories":
         pytest.skip("no sequences")
     _, report = run(config(data, kind, tmp_path, {"strategy": "simulated_tpu", "topology": "v6e-4"}))
     assert report.push.pushed, report.push.reason
@@ -251,21 +224,6 @@ def test_sparse_cores_under_limits_of_the_data_give_same_tables(both, data, tmp_
             np.testing.assert_allclose(other, one, rtol=1e-3, atol=1e-5, err_msg=key)
 
 
-def test_evaluator_and_quality_gate_measure_the_same_rankings(both):
-    """Evaluator uses the exported model's signatures, QualityGate the restored run."""
-    kind, runs = both
-    if "metrics" not in LABELS[kind].get("evaluation", {}):
-        pytest.skip("no metrics of rankings")
-    for report, _ in runs:
-        found = {(row["metric"], row["bound"]): row["value"] for row in report.evaluation}
-        assert found["Recall@10", ""] == pytest.approx(report.retrieval["metrics"]["Recall@10"], abs=1e-6)
-        assert found["NDCG@20", "at least 0.01"] == pytest.approx(report.retrieval["metrics"]["NDCG@20"], abs=1e-6)
-        popularity = report.retrieval["popularity"]["NDCG@20"]
-        assert ("NDCG@20", f"at least popularity's {popularity:.4f} - 1") in found
-        assert "those seen before, which are left out" in report.retrieval_note
-        assert ("values of user" in report.retrieval_note) == (kind == "softmax")
-
-
 def test_baselines_and_metrics_are_those_of_each_label(both):
     kind, runs = both
     report, _ = runs[0]
@@ -274,6 +232,7 @@ def test_baselines_and_metrics_are_those_of_each_label(both):
     if kind in RETRIEVAL:
         assert scorers == ["this model", "popularity of item"]
         assert metrics["Recall@10"] > 0
+        assert metrics["Recall@10"] == pytest.approx(report.retrieval["metrics"]["Recall@10"], abs=1e-6)
         return
     rows = {label["label"]: label["rows"] for label in report.labels}
     several = len(rows) > 1
@@ -298,11 +257,9 @@ def test_baselines_and_metrics_are_those_of_each_label(both):
         assert model["metrics"]["cross-entropy"] == pytest.approx(metrics[f"{name}CrossEntropy"], rel=1e-5)
         assert rows["mood" if several else "label"] < report.eval_rows  # the class of some is not in the train split
         return
-    assert "click: logistic regression, one-hot" in scorers
-    assert "visits: Poisson regression, one-hot" in scorers
-    if kind == "three":
-        assert "stars: ridge regression, one-hot" in scorers
-        assert rows["stars"] < rows["click"] == report.eval_rows  # rows without stars do not count
-        model, mean = report.quality[3:5]
-        assert model["metrics"]["RMSE"] == pytest.approx(metrics["stars/RootMeanSquaredError"], rel=1e-5)
-        assert mean["scorer"] == "stars: mean of the label"
+    regressions = {"click: logistic", "visits: Poisson", "stars: ridge"}
+    assert {f"{name} regression, one-hot" for name in regressions} <= set(scorers)
+    assert rows["stars"] < rows["click"] == report.eval_rows  # rows without stars do not count
+    model, mean = report.quality[3:5]
+    assert model["metrics"]["RMSE"] == pytest.approx(metrics["stars/RootMeanSquaredError"], rel=1e-5)
+    assert mean["scorer"] == "stars: mean of the label"
