@@ -37,15 +37,25 @@ def as_dict(data):
 
 @pytest.fixture
 def ingest(tmp_path):
-    """Return a function that runs the executor over a folder; additional keyword arguments are settings."""
+    """Return a function that runs the executor over a folder; additional keyword arguments are settings.
+
+    Without a `mode` of Beam's runner, the steps run one after the other and Beam is not started.
+    """
     import apache_beam as beam
     from tfx.proto import example_gen_pb2
     from tfx.types import standard_artifacts
     from tfx.utils import proto_utils
 
-    from components.example_gen.executor import Executor
+    from components.example_gen import executor
 
-    def run(folder=tmp_path, *, data_format="csv", pattern="*", out=None, mode="in_memory", **settings):
+    class WithoutBeam(executor.Executor):
+        def _in_parallel(self, step, work, elements, staging):
+            does = executor._Step(step, work, staging)
+            for element in enumerate(elements):
+                list(does.process(element))
+            return [executor._result(staging, step, number) for number in range(len(elements))]
+
+    def run(folder=tmp_path, *, data_format="csv", pattern="*", out=None, mode=None, **settings):
         examples = standard_artifacts.Examples()
         examples.uri = str(out or tmp_path / "out" / "examples")
         config = example_gen_pb2.Input(splits=[example_gen_pb2.Input.Split(name="data", pattern=pattern)])
@@ -55,10 +65,10 @@ def ingest(tmp_path):
             "data_format": data_format,
             "settings": json.dumps(settings),
         }
-        workers = 1 + (mode != "in_memory")
-        options = [*IN_PROCESS, f"--direct_running_mode={mode}", f"--direct_num_workers={workers}"]
-        context = Executor.Context(make_beam_pipeline_fn=lambda: beam.Pipeline(argv=options))
-        Executor(context).Do({}, {"examples": [examples]}, properties)
+        options = [*IN_PROCESS, f"--direct_running_mode={mode}", "--direct_num_workers=2"]
+        context = executor.Executor.Context(make_beam_pipeline_fn=lambda: beam.Pipeline(argv=options))
+        cls = WithoutBeam if mode is None else executor.Executor
+        cls(context).Do({}, {"examples": [examples]}, properties)
         return Output(examples)
 
     return run

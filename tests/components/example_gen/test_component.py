@@ -53,20 +53,10 @@ def test_only_changed_files_or_settings_run_again(run, tmp_path):
     assert run() == ["COMPLETE", "CACHED"]
     changed = os.stat(path).st_mtime_ns
     write(tmp_path, "id,side\n1,train\n3,eval\n")
-    os.utime(path, ns=(changed, changed + 1000))  # the same size, and modified within the same second
+    os.utime(path, ns=(changed, changed))  # as a copy of the same size that keeps times
     assert run()[2:] == ["COMPLETE"]
-    write(tmp_path, "id,side\n1,train\n4,eval\n")
-    os.utime(path, ns=(changed, changed + 1000))  # as a copy that keeps times
-    assert run()[3:] == ["COMPLETE"]
-    assert run(SETTINGS.replace(seed=1))[4:] == ["COMPLETE"]
+    assert run(SETTINGS.replace(seed=1))[3:] == ["COMPLETE"]
     assert sorted(os.listdir(tmp_path / "root/ExampleGen/examples/1")) == ["Split-eval", "Split-train"]
-
-
-def test_bad_data_leaves_nothing(run, tmp_path):
-    write(tmp_path, "id,side\n1,train\n2\n")
-    with pytest.raises(DataError, match=r"1 of 2 rows .*\n  .*a.csv:3: 1 field, the header has 2"):
-        run()
-    assert not list((tmp_path / "root").rglob("*.gz"))
 
 
 def test_no_file_is_an_error_before_anything_runs(run, tmp_path):
@@ -92,27 +82,15 @@ def test_spans_become_a_glob(tmp_path):
     assert json.loads(component.exec_properties["settings"])["spans"]["pattern"] == "{YYYY}-{MM}-{DD}.csv"
 
 
-def test_unknown_format_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("pattern", "data_format", "words"),
+    [
+        ("*", "json", "`data_format` is 'json': it must be one of csv, tfrecord, parquet"),
+        ("**/a.csv", "csv", r"`pattern` is '\*\*/a.csv': TFX has no"),
+    ],
+)
+def test_files_that_cannot_be_read_are_refused(tmp_path, pattern, data_format, words):
     from components.example_gen import ExampleGen
 
-    with pytest.raises(ConfigError, match="`data_format` is 'json': it must be one of csv, tfrecord, parquet"):
-        ExampleGen(str(tmp_path), "*", "json", SETTINGS)
-
-
-def test_glob_over_all_levels_is_refused(tmp_path):
-    from components.example_gen import ExampleGen
-
-    with pytest.raises(ConfigError, match=r"`pattern` is '\*\*/a.csv': TFX has no"):
-        ExampleGen(str(tmp_path), "**/a.csv", "csv", SETTINGS)
-
-
-def test_compiles_for_kfp(tmp_path):
-    from tfx import v1 as tfx
-
-    from components.example_gen import ExampleGen
-
-    pipeline = tfx.dsl.Pipeline("test", str(tmp_path), components=[ExampleGen(str(tmp_path), "*", "csv", SETTINGS)])
-    config = tfx.orchestration.experimental.KubeflowV2DagRunnerConfig(default_image="image")
-    runner = tfx.orchestration.experimental.KubeflowV2DagRunner(config, output_dir=str(tmp_path))
-    compiled = runner.run(pipeline, write_out=False)
-    assert compiled["pipelineSpec"]["root"]["dag"]["tasks"]["ExampleGen"]["inputs"]["parameters"]["settings"]
+    with pytest.raises(ConfigError, match=words):
+        ExampleGen(str(tmp_path), pattern, data_format, SETTINGS)

@@ -62,24 +62,11 @@ def test_parquet_column_of_pickled_objects_runs_no_code(ingest, tmp_path):
 @pytest.fixture
 def write_records(tmp_path):
     """Write tf.Examples (dicts of lists) or raw bytes as one TFRecord file."""
-    import tensorflow as tf
-
-    def feature(values):
-        if isinstance(values[0], bytes):
-            return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
-        if isinstance(values[0], int):
-            return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-        return tf.train.Feature(float_list=tf.train.FloatList(value=values))
-
-    def example(row):
-        return tf.train.Example(features=tf.train.Features(feature={k: feature(v) for k, v in row.items()}))
+    from support.tf_examples import write_rows
 
     def put(rows, name="data.tfrecord.gz"):
-        path = tmp_path / name
-        with tf.io.TFRecordWriter(str(path), "GZIP" if name.endswith("gz") else "") as writer:
-            for row in rows:
-                writer.write(row if isinstance(row, bytes) else example(row).SerializeToString())
-        return path
+        write_rows(tmp_path / name, rows, "GZIP" if name.endswith("gz") else "")
+        return tmp_path / name
 
     return put
 
@@ -128,20 +115,6 @@ def test_parquet_filters_and_splits_by_type(ingest, write_parquet):
     assert output.rows("eval") == [{"id": [2]}]
 
 
-def test_parquet_token_that_float32_cannot_hold_is_refused(ingest, write_parquet):
-    write_parquet(id=[1.0, 16777217.0], side=["train", "eval"])
-    with pytest.raises(DataError, match=r"data.parquet, row 2: a value of token column 'id' needs a float64"):
-        ingest(data_format="parquet", columns={"id": "token"}, split=SIDES)
-
-
-@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
-def test_parquet_token_that_tensorflow_reads_as_zero_is_refused(ingest, write_parquet, kind):
-    write_parquet(id=pa.array([0.0, -0.0, 1.2e-38, 1e-40], kind), side=["train", "eval", "train", "eval"])
-    with pytest.raises(DataError, match=r"row 4: a value of token column 'id' .* below 1\.2e-38 as 0: store"):
-        ingest(data_format="parquet", columns={"id": "token"}, split=SIDES)
-    ingest(data_format="parquet", columns={"id": "float"}, split=SIDES)
-
-
 def test_least_int64_of_parquet_is_counted_as_missing(ingest, write_parquet):
     least = -(2**63)
     write_parquet(id=[least, least + 1, 3], ids=[[least], [1, least, 2], [3]], side=["train", "train", "eval"])
@@ -171,6 +144,9 @@ def test_token_column_of_dates_and_times_is_refused(ingest, write_parquet):
     ingest(data_format="parquet", columns={"t": "float"}, split=SIDES)
 
 
+TINY = [0.0, -0.0, 1.2e-38, 1e-40]
+
+
 @pytest.mark.parametrize(
     ("column", "kind", "expected"),
     [
@@ -178,12 +154,20 @@ def test_token_column_of_dates_and_times_is_refused(ingest, write_parquet):
         ([{"a": 1}, {"a": 2}], "token", "row 1: column 'x' is of type struct"),
         ([[[1]], [[2]]], "token", "row 1: column 'x' is of type list"),
         (np.array([1, 2**63], np.uint64), "token", r"type uint64, with a value that int64 cannot hold .*ids as text"),
+        ([1.0, 16777217.0], "token", r"data.parquet, row 2: a value of token column 'x' needs a float64"),
+        (pa.array(TINY, pa.float32()), "token", r"row 4: a value of token column 'x' .* below 1\.2e-38 as 0: store"),
+        (pa.array(TINY, pa.float64()), "token", r"row 4: a value of token column 'x' .* below 1\.2e-38 as 0: store"),
     ],
 )
-def test_parquet_type_that_does_not_fit_is_refused(ingest, write_parquet, column, kind, expected):
-    write_parquet(x=column, side=["train", "eval"])
+def test_parquet_value_that_does_not_fit_is_refused(ingest, write_parquet, column, kind, expected):
+    write_parquet(x=column, side=["train", "eval"] * (len(column) // 2))
     with pytest.raises(DataError, match=expected):
         ingest(data_format="parquet", columns={"x": kind}, split=SIDES)
+
+
+def test_tiny_numbers_of_parquet_may_be_floats(ingest, write_parquet):
+    write_parquet(x=TINY, side=["train", "eval"] * 2)
+    assert ingest(data_format="parquet", columns={"x": "float"}, split=SIDES).facts["rows_kept"] == 4
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"id,side\n1,train\n"])
@@ -282,16 +266,12 @@ def test_large_records_make_shorter_batches(write_records, monkeypatch):
     assert [len(batch) for batch in batches] == [4] * 5
 
 
-def test_more_parquet_columns_than_the_bound_are_an_error(ingest, write_parquet, monkeypatch):
-    write_parquet(a=["x"], b=["y"], side=["train"])
-    monkeypatch.setattr(bounds, "COLUMNS", 2)
-    with pytest.raises(DataError, match=r"data.parquet has 3 columns, and 2 is the most"):
-        ingest(data_format="parquet", columns={"a": "token"}, split=SIDES)
-
-
-def test_long_parquet_rows_make_shorter_batches(write_parquet, tmp_path, monkeypatch):
-    write_parquet(a=[f"{row:0300}" for row in range(100)])
+def test_bounds_hold_for_parquet(ingest, write_parquet, tmp_path, monkeypatch):
+    write_parquet(a=[f"{row:0300}" for row in range(100)], b=["y"] * 100, side=["train"] * 100)
     monkeypatch.setattr(bounds, "BATCH_BYTES", 10_000)
     batches = list(parquet_batches(str(tmp_path / "data.parquet"), Settings(columns={"a": "token"})))
     assert sum(map(len, batches)) == 100
     assert 3 <= len(batches) <= 5
+    monkeypatch.setattr(bounds, "COLUMNS", 2)
+    with pytest.raises(DataError, match=r"data.parquet has 3 columns, and 2 is the most"):
+        ingest(data_format="parquet", columns={"a": "token"}, split=SIDES)

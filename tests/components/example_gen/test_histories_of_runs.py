@@ -11,7 +11,6 @@ from pyarrow import parquet
 
 from components.example_gen import event_files
 from components.example_gen.encoding import examples
-from embedding_core.errors import DataError
 
 pytestmark = pytest.mark.tfx
 
@@ -75,13 +74,6 @@ def test_any_files_and_workers_give_the_same_rows(ingest, events, tmp_path, smal
     assert ingest(many, out=tmp_path / "o4", **SETTINGS, seed=1).files() != two.files()
 
 
-@pytest.mark.slow
-def test_worker_processes_give_the_same_bytes(ingest, events, tmp_path, small_parts):
-    folder = csv_of(tmp_path / "data", events, 4)
-    one = ingest(folder, out=tmp_path / "o1", **SETTINGS)
-    assert ingest(folder, out=tmp_path / "o2", mode="multi_processing", **SETTINGS).files() == one.files()
-
-
 def test_parquet_and_tfrecord_give_the_rows_of_csv(ingest, events, tmp_path, small_parts):
     import tensorflow as tf
 
@@ -118,21 +110,3 @@ def test_counts_of_all_rows_are_recorded(ingest, events, tmp_path):
     assert facts["columns"]["history"]["present"] == facts["splits"]
     summary = json.loads(output.artifact.get_string_custom_property("column_summaries"))
     assert "history" in json.dumps(summary)
-
-
-def test_files_of_two_kinds_are_one_error(ingest, tmp_path):
-    for name, item in (("a", [1, 2]), ("b", ["x", "y"])):
-        table = pa.table({"user": ["u", "u"], "item": item, "time": [1, 2], "price": [1.0, 2.0]})
-        parquet.write_table(table, str(tmp_path / f"{name}.parquet"))
-    with pytest.raises(DataError, match=r"column 'item' is int64 in .* and bytes in .*: store it as one type"):
-        ingest(tmp_path, data_format="parquet", **SETTINGS)
-    assert not list((tmp_path / "out").rglob("*.arrow"))
-
-
-def test_new_settings_are_another_data_of_a_run():
-    from components.example_gen.data_files import rows_digest
-    from components.example_gen.settings import Settings
-
-    other = {**SETTINGS, "histories": {**HISTORIES, "max_length": 4}}
-    digests = [rows_digest(Settings.from_mapping(one).to_json()) for one in (SETTINGS, other)]
-    assert len(set(digests)) == 2
