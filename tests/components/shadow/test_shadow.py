@@ -11,13 +11,13 @@ from components.pusher.trained_model import Sources, load_trained
 from components.shadow import Shadow
 from components.shadow.executor import SHADOW_FILE, Executor
 from components.shadow.keys import Shadow as Section
-from embedding_core.errors import ConfigError, DataError
+from embedding_core.errors import ConfigError
 from embedding_core.shadow.request_rows import Visibility
 from embedding_core.shadow.shadow_rules import ShadowRules
+from support.tf_examples import example, write_rows
 from tests.components.pusher import test_pusher
 from tests.components.pusher.test_pusher import CONFIG, TOKENS, artifact, export, push
-from tests.components.shadow.logs import predict_log, write_log
-from tests.embedding_core.serving.test_export import example
+from tests.components.shadow.logs import predict_log
 
 pytestmark = pytest.mark.tfx
 
@@ -59,7 +59,7 @@ def judge(run, folder, model, previous, requests, **rules):
 
 
 def test_changed_row_is_refused_and_its_token_named(run, pushed, candidate, tmp_path):
-    log = write_log(tmp_path / "log", LOG)
+    log = write_rows(tmp_path / "log", LOG)
     rules = {"outputs": {"serving_default/logit": {"max": 1e-4}}, "slices": ["word"], "worst_rows": 1}
     blessing, figures = judge(run, tmp_path, candidate, pushed, log, **rules)
     assert blessing.get_int_custom_property("blessed") == 0
@@ -89,19 +89,13 @@ def test_same_model_answers_its_warm_up_requests_the_same(run, pushed, tmp_path)
 
 
 def test_first_push_compares_with_nothing_and_says_so(run, tmp_path):
-    blessing, figures = judge(run, tmp_path, run["model"], None, write_log(tmp_path / "log", LOG))
+    blessing, figures = judge(run, tmp_path, run["model"], None, write_rows(tmp_path / "log", LOG))
     assert blessing.get_int_custom_property("blessed") == 1
     assert (
         figures["note"]
         == blessing.get_string_custom_property("note")
         == ("nothing was pushed yet that the model can be compared with.")
     )
-
-
-def test_damaged_log_is_an_error_and_not_a_refusal(run, pushed, tmp_path):
-    (tmp_path / "log").write_bytes(b"not a log of a server")
-    with pytest.raises(DataError, match="record 1"):
-        judge(run, tmp_path, run["model"], pushed, str(tmp_path / "log"))
 
 
 def test_pusher_does_not_push_what_shadow_refused(run, tmp_path):

@@ -8,7 +8,8 @@ import pytest
 
 from pipelines.commands import cli
 from pipelines.commands.shared_options import FINDINGS
-from tests.components.shadow.logs import predict_log, write_log
+from support.tf_examples import write_rows
+from tests.components.shadow.logs import predict_log
 from tests.embedding_core.shadow.small_versions import floats, save_version
 from tests.pipelines.commands.exit_code import exit_code
 
@@ -24,7 +25,7 @@ def folder(tmp_path_factory):
     save_version(made / "old")
     save_version(made / "new", added=1.0)
     priced = [predict_log("priced", price=floats(number, 2), country=COUNTRIES) for number in range(3)]
-    write_log(made / "log.gz", [predict_log(price=floats(1)), *priced], "GZIP")
+    write_rows(made / "log.gz", [predict_log(price=floats(1)), *priced], "GZIP")
     return made
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from pipelines.commands.shared_options import NOTHING_PUSHED
+from support.tf_examples import write_rows
 from support.two_days import CONFIG, DAY, write_day
-from tests.components.shadow.logs import predict_log, write_log
+from tests.components.shadow.logs import predict_log
 
 pytestmark = [pytest.mark.slow, pytest.mark.tfx, pytest.mark.timeout(1500)]
 
@@ -35,7 +36,7 @@ def test_requests_are_replayed_before_each_push(tmp_path):
     for day in (1, 2, 3):
         write_day(tmp_path, day, range(10 * day, 10 * day + 30))
     items = [b"i%d" % number for number in range(40)]
-    write_log(tmp_path / "requests.log", [predict_log("raw", item=items, shop=[b"s1"] * 40)])
+    write_rows(tmp_path / "requests.log", [predict_log("raw", item=items, shop=[b"s1"] * 40)])
 
     code, report = run(tmp_path, *DAY[1])
     assert (code, report["gates"]["Shadow"]["note"]) == (
