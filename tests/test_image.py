@@ -135,17 +135,10 @@ def normal(pin):
 @pytest.mark.timeout(5400)
 def test_every_task_of_the_demo_runs_from_the_image(environment, tmp_path, monkeypatch):
     """Each task runs the command line of its container, without this checkout on the path."""
-    from pipelines.cluster.compile_kubeflow import compile_pipeline, save_documents
-    from pipelines.config import load_config
-    from tests.pipelines.cluster.kfp_local import load_spec, run_compiled
+    from tests.pipelines.cluster.compiled_examples import save_demo
+    from tests.pipelines.cluster.kfp_local import run_compiled
 
-    taxi = ROOT / "pipelines" / "examples" / "taxi.yaml"
-    addresses = [
-        "data.path=gs://bucket/data.csv",
-        "push.destination=gs://bucket/serving",
-        "kubeflow={image: none, pipeline_root: gs://bucket/root}",
-    ]
-    save_documents(compile_pipeline(load_config(taxi, addresses), "kubeflow"), tmp_path / "pipeline.yaml")
+    save_demo(tmp_path / "pipeline.yaml", "kubeflow")
     (data,) = environment.glob("lib/python3.*/site-packages/tfx/examples/chicago_taxi_pipeline/data/simple")
     monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -154,6 +147,5 @@ def test_every_task_of_the_demo_runs_from_the_image(environment, tmp_path, monke
         "push_destination": f"{tmp_path}/serving",
         "resume_folder": f"{tmp_path}/resume",
     }
-    spec = load_spec(tmp_path / "pipeline.yaml")
-    run_compiled(spec, str(tmp_path / "root"), values, python=str(environment / "bin" / "python"))
+    run_compiled(tmp_path / "pipeline.yaml", tmp_path / "root", values, python=str(environment / "bin" / "python"))
     assert [path.name for path in (tmp_path / "serving").iterdir() if path.name.isdigit()]

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from pathlib import Path
 
 import pytest
@@ -97,23 +96,17 @@ def test_commands_of_the_tutorial_and_of_the_second_day(tmp_path):
     assert "serving_default" in reader.execute(TUTORIAL, "model.signatures", "")
 
 
-@pytest.mark.parametrize("page", ["docs/data.md", "docs/lineage.md", "docs/checkpoints.md", "kubeflow/README.md"])
-def test_commands_of_a_page(readme, page):
-    readme.link("FOLDER", artifacts_of(readme.folder / CHECKPOINTS)[-1])
-    readme.follow_page(page)
-
-
-@pytest.mark.parametrize("page", ["docs/sparsecore_limits.md", "docs/preflight.md", "docs/placement.md"])
-def test_commands_about_tpus(readme, page):
-    readme.link("FOLDER", artifacts_of(readme.folder / CONFIGS)[-1])
-    skip = [] if "TPU_COMPILER_PYTHON" in os.environ else [COMPILER]
-    readme.follow_page(page, skip)
-    if skip:
-        warnings.warn(f"{page}: commands with {skip} are left out", stacklevel=1)
-
-
-def test_commands_of_metadata(readme):
-    readme.follow_page("docs/faults.md")
+@pytest.mark.parametrize(
+    ("page", "folder"),
+    [
+        *((f"docs/{page}.md", CHECKPOINTS) for page in ("data", "lineage", "checkpoints", "faults")),
+        ("kubeflow/README.md", CHECKPOINTS),
+        *((f"docs/{page}.md", CONFIGS) for page in ("sparsecore_limits", "preflight", "placement")),
+    ],
+)
+def test_commands_of_a_page(readme, page, folder):
+    readme.link("FOLDER", artifacts_of(readme.folder / folder)[-1])
+    readme.follow_page(page, [] if "TPU_COMPILER_PYTHON" in os.environ else [COMPILER])
 
 
 def test_follow_runs_with_its_pages_configuration_until_stopped(tmp_path):

@@ -21,26 +21,19 @@ ROOTS = (
 OUT = Path(__file__).with_name("schemas.json")
 
 
-def without_descriptions(part):
-    if isinstance(part, dict):
-        return {
-            key: without_descriptions(one)
-            for key, one in part.items()
-            if not (key == "description" and isinstance(one, str)) and not key.startswith("x-kubernetes")
-        }
-    return [without_descriptions(one) for one in part] if isinstance(part, list) else part
-
-
-def with_local_names(part, named):
-    """Return the part with references into `$defs`, and add the names that it refers to."""
-    if isinstance(part, dict):
-        found = {key: with_local_names(one, named) for key, one in part.items()}
-        if isinstance(found.get("$ref"), str):
-            name = found["$ref"].rpartition("/")[2]
-            named.add(name)
-            found["$ref"] = f"#/$defs/{name}"
-        return found
-    return [with_local_names(one, named) for one in part] if isinstance(part, list) else part
+def reduced(part, named):
+    """Return a part without descriptions and with references into `$defs`; add the names that it refers to."""
+    if isinstance(part, list):
+        return [reduced(one, named) for one in part]
+    if not isinstance(part, dict):
+        return part
+    texts = {key for key, one in part.items() if key == "description" and isinstance(one, str)}
+    found = {key: reduced(one, named) for key, one in part.items() if not key.startswith("x-kubernetes")}
+    if isinstance(found.get("$ref"), str):
+        name = found["$ref"].rpartition("/")[2]
+        named.add(name)
+        found["$ref"] = f"#/$defs/{name}"
+    return {key: one for key, one in found.items() if key not in texts}
 
 
 def main():
@@ -51,15 +44,11 @@ def main():
     kept, left = {}, set(ROOTS)
     while left:
         name = left.pop()
-        kept[name] = with_local_names(without_descriptions(definitions[name]), left)
+        kept[name] = reduced(definitions[name], left)
         left -= kept.keys()
     roots = [{"$ref": f"#/$defs/{name}"} for name in ROOTS]
-    schema = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "oneOf": roots,
-        "$defs": dict(sorted(kept.items())),
-    }
-    OUT.write_text(json.dumps(schema, indent=None, separators=(",", ":"), sort_keys=True) + "\n")
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "oneOf": roots, "$defs": kept}
+    OUT.write_text(json.dumps(schema, separators=(",", ":"), sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

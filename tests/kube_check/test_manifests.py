@@ -3,7 +3,6 @@
 The campaign `kube-check` asks a Kubernetes API server, which knows more rules than a schema can say.
 """
 
-import copy
 import functools
 import json
 from pathlib import Path
@@ -54,15 +53,12 @@ def test_slices_and_written_manifests_follow_kubernetes_schema():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda pod: pod["spec"].update(nodeSelectors={}), "nodeSelectors"),
         (lambda pod: pod["spec"]["tolerations"][0].update(keys="google.com/tpu"), "keys"),
-        (lambda pod: pod["spec"].update(nodeSelector=["a"]), "nodeSelector"),
         (lambda pod: pod["spec"]["containers"][0]["resources"].update(limits={"google.com/tpu": ["4"]}), "limits"),
-        (lambda pod: pod["spec"]["containers"][0].pop("name"), "name"),
     ],
 )
 def test_schema_refuses_a_wrong_pod(change, words):
-    pod = copy.deepcopy(slice_pods()["v5e-4"])
+    pod = slice_pods()["v5e-4"]
     assert errors_of(pod) == []
     change(pod)
     assert any(words in error for error in errors_of(pod))

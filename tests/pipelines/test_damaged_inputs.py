@@ -8,11 +8,11 @@ import shutil
 import signal
 from pathlib import Path
 
-import ml_metadata
 import pytest
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
 from embedding_core.errors import DataError
+from support.metadata import sqlite_connection, sqlite_store
 
 pytestmark = pytest.mark.tfx
 
@@ -41,10 +41,9 @@ class Pipeline:
         read = first.outputs["result" if self.imported else "made"]
         second = Joined(read=read, text="").with_id("Second")
         third = Joined(read=second.outputs["made"], text=again).with_id("Third")
-        connection = tfx.orchestration.metadata.sqlite_metadata_connection_config(f"{self.folder}/metadata.sqlite")
         nodes = tfx.dsl.Pipeline(
             "demo", f"{self.folder}/artifacts", components=[first, second, third], enable_cache=True,
-            metadata_connection_config=connection,
+            metadata_connection_config=sqlite_connection(f"{self.folder}/metadata.sqlite"),
         )  # fmt: skip
         self.runs.append([])
         runner = ReportingDagRunner(self.runs[-1].append, self.said.append)
@@ -52,10 +51,7 @@ class Pipeline:
         return {run.node: run.state for run in runner.nodes}
 
     def store(self):
-        connection = mlmd.ConnectionConfig()
-        connection.sqlite.filename_uri = f"{self.folder}/metadata.sqlite"
-        connection.sqlite.connection_mode = mlmd.SqliteMetadataSourceConfig.READWRITE_OPENCREATE
-        return ml_metadata.MetadataStore(connection)
+        return sqlite_store(f"{self.folder}/metadata.sqlite")
 
     def newest(self, node):
         return max((self.folder / "artifacts" / node / "made").glob("*[0-9]"), key=lambda path: int(path.name))
@@ -90,10 +86,9 @@ def test_damaged_input_is_set_aside_and_made_again_before_use(pipeline):
 def test_every_input_is_read_once_in_a_run(pipeline, monkeypatch):
     from pipelines.local import runner
 
-    read = []
-    check = runner.is_as_recorded
+    read, check = [], runner.is_as_recorded
     monkeypatch.setattr(
-        runner, "is_as_recorded", lambda uri, *rest, **more: read.append(uri) or check(uri, *rest, **more)
+        runner, "is_as_recorded", lambda uri, *rest, **how: read.append(uri) or check(uri, *rest, **how)
     )
     pipeline.run()
     assert read == [str(pipeline.newest("First")), str(pipeline.newest("Second"))]

@@ -25,6 +25,18 @@ def compiled(example, overrides, more, target):
     return compile_pipeline(load_config(ROOT / example, [*overrides, *more]), target)
 
 
+def save_demo(path, target):
+    """Compile the demo with addresses that nobody reads, and write it."""
+    from pipelines.cluster.compile_kubeflow import save_documents
+
+    addresses = [
+        "data.path=gs://bucket/data.csv",
+        "push.destination=gs://bucket/serving",
+        "kubeflow={image: none, pipeline_root: gs://bucket/root}",
+    ]
+    save_documents(compiled(TAXI_FILE, addresses, [], target), path)
+
+
 def assert_golden(documents, golden, folder):
     """Golden files have `<digest>` for digests, which change with our sources, and `<version>` for TFX's."""
     from pipelines.cluster.compile_kubeflow import save_documents

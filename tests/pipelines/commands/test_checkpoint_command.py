@@ -8,7 +8,7 @@ import pytest
 from embedding_core.checkpoint import table_shapes, write_tables
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.optimizers import Adagrad
-from pipelines.commands.cli import main
+from tests.pipelines.commands.exit_code import exit_code
 
 
 @pytest.fixture
@@ -20,11 +20,10 @@ def checkpoint(tmp_path):
     return str(tmp_path / "c")
 
 
-def said(capsys, *arguments: str) -> str:
-    with pytest.raises(SystemExit) as left:
-        main(["checkpoint", *arguments])
+def said(capsys, *arguments):
+    code = exit_code("checkpoint", *arguments)
     captured = capsys.readouterr()
-    return captured.out if left.value.code == 0 else captured.err
+    return captured.out if code == 0 else captured.err
 
 
 def test_inspect_prints_tables_or_json(checkpoint, capsys):
@@ -48,18 +47,13 @@ def test_tables_break_no_word_on_a_screen_of_80_columns(checkpoint, capsys, monk
     assert max(map(len, [*inspected[:4], *compared])) <= 80
 
 
-def test_extract_writes_parquet_and_the_projector(checkpoint, tmp_path, capsys):
-    out = said(capsys, "extract", checkpoint, "--table", "item", "--out", str(tmp_path / "t.parquet"))
+def test_extract_writes_files_readable_by_whom_the_checkpoint_is(checkpoint, tmp_path, capsys):
+    os.chmod(checkpoint, 0o700)
+    out = said(capsys, "extract", checkpoint, "--table", "item", "--out", tmp_path / "t.parquet")
     assert "wrote 5 rows" in out
     assert pq.read_table(tmp_path / "t.parquet").num_rows == 5
-    said(capsys, "extract", checkpoint, "--table", "item", "--to", "projector", "--out", str(tmp_path / "logs"))
+    said(capsys, "extract", checkpoint, "--table", "item", "--to", "projector", "--out", tmp_path / "logs")
     assert len((tmp_path / "logs/vectors.tsv").read_text().splitlines()) == 5
-
-
-def test_extracted_tables_are_readable_by_whom_the_checkpoint_is(checkpoint, tmp_path, capsys):
-    os.chmod(checkpoint, 0o700)
-    said(capsys, "extract", checkpoint, "--table", "item", "--out", str(tmp_path / "t.parquet"))
-    said(capsys, "extract", checkpoint, "--table", "item", "--to", "projector", "--out", str(tmp_path / "logs"))
     written = [tmp_path / "t.parquet", *(tmp_path / "logs").rglob("*")]
     assert {path.stat().st_mode & 0o077 for path in written} == {0}
 

@@ -2,20 +2,15 @@
 
 import pytest
 
-from pipelines.commands import cli, run_command
+from pipelines.commands import run_command
 from support.two_days import CONFIG, write_day
+from tests.pipelines.commands.exit_code import exit_code
 
 
 @pytest.fixture
 def path(tmp_path):
     (tmp_path / "my.yaml").write_text(CONFIG)
     return tmp_path / "my.yaml"
-
-
-def ended(*arguments):
-    with pytest.raises(SystemExit) as error:
-        cli.main(["follow", *map(str, arguments)])
-    return error.value.code
 
 
 def test_the_first_file_is_waited_for(path, monkeypatch):
@@ -31,7 +26,7 @@ def test_the_first_file_is_waited_for(path, monkeypatch):
 
 
 def test_until_idle_ends_if_no_file_has_arrived(path, capsys):
-    assert not ended(path, "--until-idle")
+    assert exit_code("follow", path, "--until-idle") == 0
     assert "no file of '" in capsys.readouterr().err
     assert not (path.parent / "runs").exists()
 
@@ -45,5 +40,5 @@ def test_until_idle_ends_if_no_file_has_arrived(path, capsys):
     ],
 )
 def test_a_mistake_is_an_error_before_a_file_has_arrived(path, override, message, capsys):
-    assert ended(path, "--set", override) not in (0, None)
+    assert exit_code("follow", path, "--set", override) == 1
     assert message in capsys.readouterr().err

@@ -4,6 +4,7 @@ The campaign `dask` runs only this test and the short ones of Dask.
 """
 
 import filecmp
+import json
 import os
 import subprocess
 import sys
@@ -15,17 +16,57 @@ import pytest
 
 from pipelines.dask.beam_runner import on_dask
 from tests.components.test_beam_runners import PARTS, WORKERS, count, ingest
-from tests.pipelines.dask.dask_cluster import running_cluster
 
 pytestmark = [pytest.mark.tfx, pytest.mark.slow]
 
 PROJECT = Path(__file__).parents[3]
+LOCAL = ("--host", "127.0.0.1", "--no-dashboard")
+
+
+class Cluster:
+    """A scheduler and its workers, each a process of one thread on the loopback address; Arrow has one thread in each.
+
+    Attributes:
+      address: address of the scheduler.
+      workers: the processes of the workers, in the order of their start.
+    """
+
+    def __init__(self, folder):
+        """Start the scheduler on a free port; wait until it answers."""
+        folder.mkdir()
+        self._folder, self.workers = folder, []
+        file = folder / "scheduler.json"
+        self.scheduler = self._start("dask_scheduler", "scheduler", "--port", "0", "--scheduler-file", str(file))
+        while not file.exists() or not file.read_text().endswith("}"):
+            assert self.scheduler.poll() is None, (folder / "scheduler.log").read_text()[-2000:]
+            time.sleep(0.1)
+        self.address = json.loads(file.read_text())["address"]
+
+    def add_worker(self):
+        """Start a worker, without a nanny that would start it again if it died."""
+        name = f"worker-{len(self.workers)}"
+        scratch = ("--local-directory", str(self._folder / name))
+        self.workers.append(self._start("dask_worker", name, self.address, "--no-nanny", "--nthreads", "1", *scratch))
+
+    def _start(self, program, name, *arguments):
+        environment = {**os.environ, "PYTHONPATH": str(PROJECT), "TF_USE_LEGACY_KERAS": "1", "OMP_NUM_THREADS": "1"}
+        with open(self._folder / f"{name}.log", "wb") as log:
+            command = [sys.executable, "-W", "ignore", "-m", f"distributed.cli.{program}", *arguments, *LOCAL]
+            return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
 
 @pytest.fixture
 def cluster(tmp_path):
-    with running_cluster(tmp_path / "cluster", workers=2) as cluster:
+    """Run a cluster of two workers; end its processes by their ids."""
+    cluster = Cluster(tmp_path / "cluster")
+    try:
+        for _ in range(2):
+            cluster.add_worker()
         yield cluster
+    finally:
+        for process in (*cluster.workers, cluster.scheduler):
+            process.kill()
+            process.wait()
 
 
 class Killing:

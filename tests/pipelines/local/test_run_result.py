@@ -1,10 +1,10 @@
 """Tests that the exit code of a run is that of what it did, also if its report cannot be made."""
 
-import ml_metadata
 import pytest
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
-from pipelines.commands import cli
+from support.metadata import sqlite_store
+from tests.pipelines.commands.exit_code import exit_code
 
 pytestmark = pytest.mark.tfx
 
@@ -40,19 +40,15 @@ def test_report_that_fails_leaves_exit_code_and_outcome(tmp_path, monkeypatch, c
 
     (tmp_path / "rows.csv").write_text("item,label\na,1\n")
     (tmp_path / "my.yaml").write_text(CONFIG)
-    connection = mlmd.ConnectionConfig()
-    connection.sqlite.filename_uri = str(tmp_path / "runs.sqlite")
-    store = ml_metadata.MetadataStore(connection)
+    store = sqlite_store(tmp_path / "runs.sqlite")
     evaluator, _ = recorded(store, "Evaluator", "ModelEvaluation")
     pusher, pushed = recorded(store, "EmbeddingPusher", "PushedModel", **facts)
     monkeypatch.setattr(run_local, "open_store", lambda _: store)
     monkeypatch.setattr(run_local, "collect_report", lambda *_: {}["figures"])
     monkeypatch.setattr(run_figures, "missed_thresholds", lambda _: ["auc is 0.6."])
     monkeypatch.setattr(run_local, "_run_until_served", lambda *_, **__: ([evaluator, pusher], pushed))
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["run", str(tmp_path / "my.yaml")])
+    assert exit_code("run", tmp_path / "my.yaml") == code
     out, err = capfd.readouterr()
-    assert ended.value.code == code, err
     assert outcome in out
     assert [line for line in err.splitlines() if line.startswith("warning: the report")] == [
         "warning: the report of this run could not be made: KeyError: 'figures'"

@@ -6,9 +6,10 @@ import types
 
 import pytest
 
+from components.example_gen.data_files import pieces_fact
 from components.pusher.served import MANIFEST
 from embedding_core.errors import ConfigError
-from embedding_core.storage import sealed_json
+from embedding_core.storage import file_digest, sealed_json
 from pipelines.lineage.graph import Execution, Node
 from pipelines.previous import find_previous_run
 from pipelines.previous.find_previous_run import choose_previous_run
@@ -48,14 +49,9 @@ class Chain:
 
     def run(self, *days, start=None, version=None, rows="all", baseline=None, shadowed=None):
         """Add a run on (span, content) pairs, started from the result of another; return artifact ids by kind."""
-        from embedding_core.storage import file_digest
-
-        asked = self.asked(*days, rows=rows)
-        fact = [
-            {"span": one.span, "source": one.source, "files": 1, "size": one.size,
-             "sha256": one.sha256(lambda path: file_digest(path)["sha256"]), "state": one.state}
-            for one in asked.pieces
-        ]  # fmt: skip
+        pieces = self.asked(*days).pieces
+        digests = {path: file_digest(path)["sha256"] for piece in pieces for path in piece.files}
+        fact = pieces_fact(pieces, json.dumps({}), digests)["pieces"]
         examples = self.add("Examples", "ExampleGen", data={"rows": rows, "pieces": fact})
         words = self.add("components.Vocabularies", "VocabularyGen", [examples, *([start["words"]] if start else [])])
         loaded = []
