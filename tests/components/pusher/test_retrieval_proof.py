@@ -8,7 +8,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from components.pusher.proof import prove
 from components.pusher.trained_model import Trained
@@ -18,6 +17,9 @@ from embedding_core.errors import ConfigError
 from embedding_core.model_inputs import build_model
 from embedding_core.tasks import POSITIVE
 from embedding_core.top_k_config import Approximate, TopK
+from support.proofs import score_in_this_process
+from support.tf_examples import example
+from support.vocabularies import write_tokens
 
 pytestmark = pytest.mark.tfx
 
@@ -36,15 +38,10 @@ LISTS = Approximate(when="always", lists=30, probes=6, min_recall=0.3)
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("trained")
-    files = {}
-    for name, tokens in TOKENS.items():
-        files[name] = str(folder / f"{name}.txt")
-        (folder / f"{name}.txt").write_bytes(b"".join(token + b"\n" for token in tokens))
     arguments = {"query_features": ["user"], "candidate_features": ["item"]}
     return Trained(
         config=CONFIG,
-        files=files,
+        files=write_tokens(tmp_path_factory.mktemp("trained"), TOKENS),
         digests={},
         engine=HostEngine(CONFIG, seed=4, with_slots=False),
         model=build_model("pipelines.models.two_tower", CONFIG, (), arguments),
@@ -53,17 +50,12 @@ def trained(tmp_path_factory):
     )
 
 
-ROWS = [
-    tf.train.Example(
-        features=tf.train.Features(
-            feature={
-                name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[tokens[(number * 7) % len(tokens)]]))
-                for name, tokens in (("user", TOKENS["users"]), ("item", TOKENS["items"]))
-            }
-        )
-    ).SerializeToString()
-    for number in range(9)
-]
+ROWS = [example({"user": TOKENS["users"][row], "item": TOKENS["items"][7 * row]}) for row in range(9)]
+
+
+@pytest.fixture(autouse=True)
+def _without_processes(monkeypatch):
+    score_in_this_process(monkeypatch)
 
 
 def proof(folder, trained, settings, exported=None):
