@@ -2,16 +2,13 @@
 
     python exchange.py write FOLDER
     python exchange.py read FOLDER [PART ...]
-    python exchange.py values FILE
 
 `write` writes a layer checkpoint for each optimizer, the checkpoint of a stopped training, an EmbeddingCheckpoint,
 vocabularies, two exported models and a Keras file, and the values that each of them contains or computes. `read` reads
-these files and fails if the values differ; results of new computations may differ by rounding. `values` trains with
-each optimizer and kind of input for 20 steps, and writes the tables, slots and losses. `test_interchange.py` runs this
-script, with the folders of the test modules that it imports on PYTHONPATH.
+these files and fails if the values differ; results of new computations may differ by rounding. `test_interchange.py`
+runs this script, with the folders of the test modules that it imports on PYTHONPATH.
 """
 
-import itertools
 import json
 import shutil
 import sys
@@ -24,7 +21,6 @@ import tensorflow as tf
 import test_checkpoint_export
 import test_export
 import test_training
-import test_values
 import tf_keras
 
 from embedding_core.checkpoint import BundleReader, CheckpointSeries, load_checkpoint_into, verify, write_tables
@@ -33,8 +29,10 @@ from embedding_core.layer import TPUEmbedding
 from embedding_core.model_inputs import model_inputs
 from embedding_core.serving import export_embeddings, export_model
 from embedding_core.training import train
-from embedding_core.vocabulary import Vocabulary, load_vocabulary, save_vocabulary
+from embedding_core.vocabulary import load_vocabulary, save_vocabulary
+from support.vocabularies import vocabulary_of
 
+tpu = tf.tpu.experimental.embedding
 STOPPED, STEPS = 20, 40
 RESUMED = {"checkpoint_every": STOPPED, "eval_every": STOPPED, "decay": "linear"}
 TOKENS = [b"a", b"\xff\xfe", "žluť".encode()]
@@ -44,30 +42,50 @@ class _StoppedError(Exception):
     pass
 
 
-def layer_checkpoints(folder):
-    """For each optimizer, yield its name, a new `Run` with its layer and checkpoint, and a checkpoint path."""
-    for name in test_values.OPTIMIZERS:
-        run = test_values.Run(None, name, "ragged")
-        yield name, run, str(folder / "layers" / name.replace(" ", "_") / "ckpt")
+OPTIMIZERS = {
+    "sgd": lambda: tpu.SGD(0.1),
+    "adagrad": lambda: tpu.Adagrad(0.1, clipvalue=0.5),
+    "momentum": lambda: tpu.AdagradMomentum(0.1, momentum=0.9, use_nesterov=True),
+    "adam": lambda: tpu.Adam(0.05),
+    "ftrl": lambda: tpu.FTRL(0.1, l1_regularization_strength=0.01),
+    "keras adam": lambda: tf_keras.optimizers.Adam(0.05),
+}
+
+
+def layers(folder):
+    """For each optimizer, yield its name, a new layer, its checkpoint, and the checkpoint's path."""
+    for name, optimizer in OPTIMIZERS.items():
+        table = tpu.TableConfig(11, 4, optimizer=optimizer(), combiner="sqrtn", name="t")
+        layer = TPUEmbedding({"f": tpu.FeatureConfig(table)}, None, table_update="engine")
+        path = str(folder / "layers" / name.replace(" ", "_") / "ckpt")
+        yield name, layer, tf.train.Checkpoint(layer=layer), path
+
+
+def train_layer(layer, steps):
+    generator = np.random.default_rng(0)
+    for _ in range(steps):
+        ids = tf.RaggedTensor.from_tensor(generator.integers(0, 11, [8, 3]))
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(layer({"f": ids})["f"]))
+        tape.gradient(loss, layer.trainable_variables)
 
 
 def write_layer_checkpoints(folder):
     values = {}
-    for name, run, path in layer_checkpoints(folder):
-        for lists in itertools.islice(test_values.batches("ragged"), 5):
-            run.train(lists)
-        run.checkpoint.write(path)
-        values |= {f"{name}/{key}": value for key, value in run.variables().items()}
+    for name, layer, checkpoint, path in layers(folder):
+        train_layer(layer, 5)
+        checkpoint.write(path)
+        values |= {f"{name}/{key}": variable.numpy() for key, variable in layer.table_variables.items()}
     np.savez(folder / "layers.npz", **values)
 
 
 def read_layer_checkpoints(folder):
     expected = np.load(folder / "layers.npz")
-    for name, run, path in layer_checkpoints(folder):
-        run.train(next(test_values.batches("ragged")))
-        run.checkpoint.read(path).assert_existing_objects_matched()
-        for key, value in run.variables().items():
-            np.testing.assert_array_equal(value, expected[f"{name}/{key}"], err_msg=f"{name} {key}")
+    for name, layer, checkpoint, path in layers(folder):
+        train_layer(layer, 1)
+        checkpoint.read(path).assert_existing_objects_matched()
+        for key, variable in layer.table_variables.items():
+            np.testing.assert_array_equal(variable.numpy(), expected[f"{name}/{key}"], err_msg=f"{name} {key}")
 
 
 def stop(step, *_):
@@ -119,14 +137,7 @@ def read_training(folder):
 
 
 def words():
-    return Vocabulary(
-        name="words",
-        tokens=pa.array(TOKENS, pa.large_binary()),
-        counts=np.array([2**40, 2, 1]),
-        total_count=2**40 + 3,
-        distinct=3,
-        features={},
-    )
+    return vocabulary_of(TOKENS, "words", [2**40, 2, 1], features={})
 
 
 def write_embeddings(folder):
@@ -202,7 +213,6 @@ def keras_ids():
 
 
 def write_keras_file(folder):
-    tpu = tf.tpu.experimental.embedding
     users = tpu.TableConfig(vocabulary_size=8, dim=4, combiner="mean", name="users")
     layer = TPUEmbedding({"user": tpu.FeatureConfig(users)}, tpu.Adagrad(0.5), table_update="engine")
     user = tf_keras.Input((), dtype=tf.int64, name="user")
@@ -252,16 +262,6 @@ def read(folder, *parts):
         print(f"{part}: as written")
 
 
-def values(file):
-    """Train 20 steps with every optimizer and kind of input, and write the tables, slots and losses."""
-    found = {}
-    for optimizer, kind in itertools.product(test_values.OPTIMIZERS, test_values.KINDS):
-        variables, losses = test_values.trained(None, optimizer, kind)
-        found |= {f"{optimizer}|{kind}|{key}": value for key, value in variables.items()}
-        found[f"{optimizer}|{kind}|losses"] = np.array(losses, np.float32)
-    np.savez(file, **found)
-
-
 if __name__ == "__main__":
     command, path, *parts = sys.argv[1:]
-    {"write": write, "read": read, "values": values}[command](Path(path), *parts)
+    {"write": write, "read": read}[command](Path(path), *parts)

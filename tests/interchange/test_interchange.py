@@ -1,4 +1,4 @@
-"""Tests that the oldest and the newest supported TensorFlow read each other's files and train the same values.
+"""Tests that the oldest and the newest supported TensorFlow read each other's files.
 
 The environment variable NEWEST is the path of a Python with the newest version; the campaign `interchange` sets it.
 Without it, only one test runs: the installed version reads `written_by_newest`. The newest version wrote that folder
@@ -10,14 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 HERE = Path(__file__).parent
 CORE_TESTS = HERE.parent / "embedding_core"
 PARTS = ("stopped", "embeddings")
 NEWEST = os.environ.get("NEWEST", "")
-FOLDERS = (HERE.parents[1], *(CORE_TESTS / name for name in ("layer", "serving", "training")))
+FOLDERS = (HERE.parents[1], HERE.parent, *(CORE_TESTS / name for name in ("serving", "training")))
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": os.pathsep.join(map(str, FOLDERS)),
@@ -37,8 +36,12 @@ def exchange(python, *arguments):
     print(done.stdout)
 
 
-def test_what_the_newest_version_wrote_is_read():
-    exchange(sys.executable, "read", HERE / "written_by_newest", *PARTS)
+def test_what_the_newest_version_wrote_is_read(monkeypatch):
+    for folder in FOLDERS[2:]:
+        monkeypatch.syspath_prepend(folder)
+    from interchange.exchange import read
+
+    read(HERE / "written_by_newest", *PARTS)
 
 
 @needs_newest
@@ -48,20 +51,3 @@ def test_what_the_newest_version_wrote_is_read():
 def test_what_one_version_writes_the_other_reads(writer, reader, tmp_path):
     exchange(writer, "write", tmp_path / "files")
     exchange(reader, "read", tmp_path / "files")
-
-
-@needs_newest
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_both_versions_train_the_same_values(tmp_path):
-    """Compare 20 steps of 6 optimizers and 5 kinds of input. Differences of float32 rounding grow over the steps."""
-    for name, python in (("oldest", sys.executable), ("newest", NEWEST)):
-        exchange(python, "values", tmp_path / f"{name}.npz")
-    oldest, newest = (np.load(tmp_path / f"{name}.npz") for name in ("oldest", "newest"))
-    assert oldest.files == newest.files
-    assert len({key.rpartition("|")[0] for key in oldest.files}) == 30
-    same = [np.array_equal(oldest[key], newest[key]) for key in oldest.files]
-    furthest = max(float(np.max(np.abs(oldest[key] - newest[key]))) for key in oldest.files)
-    print(f"{sum(same)} of {len(same)} arrays are equal to the last bit; the others differ by {furthest:.2g} at most")
-    for key in oldest.files:
-        np.testing.assert_allclose(newest[key], oldest[key], rtol=1e-5, atol=1e-6, err_msg=key)
