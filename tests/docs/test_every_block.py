@@ -26,7 +26,7 @@ RUN = {
     ("docs/moving_from_tfrs.md", ""): "tests/pipelines/test_moving_from_tfrs.py",
     ("docs/preflight.md", "def make_step"): "tests/docs/test_python_runs.py",
     ("docs/simulated_tpu.md", ""): "tests/docs/test_python_runs.py",
-    ("docs/models.md", "NoGiantRows"): "tests/components/quality_gate/test_own_gates.py",
+    ("docs/models.md", "NoGiantRows"): "tests/components/quality_gate/test_quality_gate.py",
     ("docs/serving.md", "tritonclient"): "tests/servers/triton/test_triton.py",
     ("docs/serving.md", "saved_model.load("): "tests/docs/test_pages_run.py",
     ("docs/retrieval.md", "top_k_filtered"): "tests/docs/test_pages_run.py",

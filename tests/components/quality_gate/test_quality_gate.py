@@ -1,46 +1,43 @@
-"""QualityGate on hand-made artifacts of a two-tower run whose rows are all positives."""
+"""QualityGate, and gates that users write, on hand-made artifacts of a two-tower run whose rows are all positives."""
 
 import os
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
 import json
+import re
+import sys
+import types
+from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
-import tensorflow as tf
-from tfx.types import artifact_utils, channel_utils, standard_artifacts
+from tfx.types import standard_artifacts
 
 from components.artifacts import TableConfigs, Vocabularies
-from components.quality_gate import QualityGate
 from components.quality_gate.executor import QUALITY_FILE, Executor
-from embedding_core.checkpoint import write_training_checkpoint
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError, ConfigError, VocabularyError
+from embedding_core.evaluation import Check, own_checks
 from embedding_core.model_inputs import build_model
-from embedding_core.quality_rules import Rules
-from embedding_core.tasks import POSITIVE
-from embedding_core.training import Negatives, TrainingConfig
-from embedding_core.training.finished_run import RunDescription
-from embedding_core.vocabulary import Vocabulary, save_vocabulary
+from embedding_core.training import Negatives
+from embedding_core.vocabulary import save_vocabulary
+from support.artifacts import artifact, examples_at, inputs_of, write_split
+from support.finished_runs import write_run
+from support.vocabularies import vocabulary_of
 
 pytestmark = pytest.mark.tfx
 
-ITEMS = [b"i%d" % number for number in range(60)]
-USERS = [b"u%d" % number for number in range(20)]
+PAGE = Path(__file__).parents[3] / "docs" / "models.md"
+TOKENS = {"user": [b"u%d" % number for number in range(20)], "item": [b"i%d" % number for number in range(60)]}
 MODULE = "pipelines.models.two_tower"
 TOWERS = {"query_features": ["user"], "candidate_features": ["item"]}
-
-
-def of(name, tokens):
-    table = TableConfig(name=name, vocabulary=name, vocabulary_size=len(tokens), dim=21)
-    return table, FeatureConfig(name=name, table=name, column=ColumnConfig(name=name))
-
-
 CONFIG = EmbeddingConfig(
-    tables=(of("user", USERS)[0], of("item", ITEMS)[0]), features=(of("user", USERS)[1], of("item", ITEMS)[1])
+    tables=tuple(
+        TableConfig(name=name, vocabulary=name, vocabulary_size=len(tokens), dim=21) for name, tokens in TOKENS.items()
+    ),
+    features=tuple(FeatureConfig(name=name, table=name, column=ColumnConfig(name=name)) for name in TOKENS),
 )
 
 
@@ -50,76 +47,54 @@ def rows():
     for _ in range(300):
         user = int(chance.integers(20))
         item = chance.integers(10) if chance.random() < 0.5 else 10 + (user * 3 + chance.integers(3)) % 50
-        yield {"user": USERS[user], "item": ITEMS[item]}
+        yield {"user": TOKENS["user"][user], "item": TOKENS["item"][item]}
 
 
-def made(cls, folder, name):
-    artifact = cls()
-    artifact.uri = str(folder / name)
-    os.makedirs(artifact.uri)
-    return artifact
-
-
-def write_rows(folder, number):
-    os.makedirs(folder)
-    with tf.io.TFRecordWriter(f"{folder}/data.gz", tf.io.TFRecordOptions(compression_type="GZIP")) as writer:
-        for _, row in zip(range(number), rows(), strict=False):
-            example = tf.train.Example()
-            for name, value in row.items():
-                example.features.feature[name].bytes_list.value.append(value)
-            writer.write(example.SerializeToString())
-
-
-def write_run(folder, digests, knows_users):
-    """Write a run whose model ranks the three items of each user first, or whose tables are all zeros."""
-    engine, model = HostEngine(CONFIG, seed=1, with_slots=False), build_model(MODULE, CONFIG, (), TOWERS)
+def tables():
+    """Return tables that rank the three items of each user first."""
     users, items = np.zeros((20, 21), np.float32), np.zeros((60, 21), np.float32)
     users[:, 1:] = np.eye(20)
     for user in range(20):
         items[10 + (user * 3 + np.arange(3)) % 50, 1 + user] = 1.0
     items[:10, 0] = 0.5  # two_tower adds column 0 as a bias: a higher logit for the items that all users buy
-    for name, values in (("user", users), ("item", items)):
-        engine.embedding_tables[name].assign(values if knows_users else np.zeros_like(values))
-    checkpoint = tf.train.Checkpoint(embedding=engine.tables, model=model, step=tf.Variable(7, dtype=tf.int64))
-    checkpoint.save_counter.assign_add(1)
-    written = write_training_checkpoint(f"{folder}/checkpoints", 7, checkpoint.write)
-    RunDescription(
-        model=MODULE, arguments=TOWERS, config=CONFIG, dense=(), tasks=(POSITIVE,), weight=None, step=7,
-        training=TrainingConfig(steps=7, negatives=Negatives(feature="item")),
-        checkpoint=os.path.basename(written.prefix), vocabularies=digests,
-    ).save(folder)  # fmt: skip
+    return {"user": users, "item": items}
 
 
-@pytest.fixture
-def run(tmp_path):
-    def make(*, knows_users, eval_rows=300):
-        inputs = {
-            "model_run": made(standard_artifacts.ModelRun, tmp_path, "model_run"),
-            "examples": made(standard_artifacts.Examples, tmp_path, "examples"),
-            "vocabularies": made(Vocabularies, tmp_path, "vocabularies"),
-            "table_configs": made(TableConfigs, tmp_path, "table_configs"),
-        }
-        inputs["examples"].split_names = artifact_utils.encode_split_names(["train", "eval"])
-        for split, number in (("train", 300), ("eval", eval_rows)):
-            write_rows(f"{inputs['examples'].uri}/Split-{split}", number)
-        digests = {}
-        for name, tokens in (("user", USERS), ("item", ITEMS)):
-            ones = np.ones(len(tokens), np.int64)
-            size = len(tokens)
-            vocabulary = Vocabulary(
-                name=name, tokens=pa.array(tokens, pa.large_binary()), counts=ones, total_count=size, distinct=size
-            )
-            save_vocabulary(vocabulary, inputs["vocabularies"].uri)
-            digests[name] = vocabulary.digest
-        (tmp_path / "table_configs" / "embedding_config.json").write_text(CONFIG.to_json())
-        write_run(inputs["model_run"].uri, digests, knows_users)
-        return inputs
+def run_at(folder, *, knows_users):
+    """Write the artifacts of a run whose model knows the users' items, or whose tables are all zeros."""
+    vocabularies = [vocabulary_of(tokens, name) for name, tokens in TOKENS.items()]
+    inputs = inputs_of(folder, CONFIG, vocabularies, train=list(rows()), eval=list(rows()))
+    inputs["model_run"] = artifact(standard_artifacts.ModelRun, folder / "model_run")
+    engine = HostEngine(CONFIG, seed=1, with_slots=False)
+    for name, values in tables().items():
+        engine.embedding_tables[name].assign(values * float(knows_users))
+    write_run(
+        folder / "model_run",
+        engine,
+        build_model(MODULE, CONFIG, (), TOWERS),
+        {vocabulary.name: vocabulary.digest for vocabulary in vocabularies},
+        module=MODULE,
+        config=CONFIG,
+        arguments=TOWERS,
+        negatives=Negatives(feature="item"),
+    )
+    return inputs
 
-    return make
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    """Return the artifacts of a run whose model knows the users' items."""
+    return run_at(tmp_path_factory.mktemp("good"), knows_users=True)
+
+
+@pytest.fixture(scope="module")
+def zeros(tmp_path_factory):
+    """Return the artifacts of a run whose tables are all zeros."""
+    return run_at(tmp_path_factory.mktemp("zeros"), knows_users=False)
 
 
 def judge(inputs, folder, gates=(), **rules):
-    blessing = made(standard_artifacts.ModelBlessing, folder, "blessing")
+    blessing = artifact(standard_artifacts.ModelBlessing, folder / "blessing")
     rules = {"draws_negatives": True, **rules}
     properties = {"rules": json.dumps(rules), "seed": 1, "gates": json.dumps(list(gates))}
     Executor().Do({key: [value] for key, value in inputs.items()}, {"blessing": [blessing]}, properties)
@@ -127,9 +102,13 @@ def judge(inputs, folder, gates=(), **rules):
         return blessing, json.load(file)
 
 
-def test_model_better_than_popularity_is_blessed_with_figures(run, tmp_path):
-    blessing, quality = judge(run(knows_users=True), tmp_path, min_rows=100, min_rows_per_class=10)
-    assert blessing.get_int_custom_property("blessed") == 1
+def is_blessed(blessing):
+    return blessing.get_int_custom_property("blessed") == 1
+
+
+def test_model_better_than_popularity_is_blessed_with_figures(good, tmp_path):
+    blessing, quality = judge(good, tmp_path, min_rows=100, min_rows_per_class=10)
+    assert is_blessed(blessing)
     assert blessing.get_string_custom_property("reason") == ""
     assert quality["retrieval"]["metrics"]["Recall@10"] > 0.8 > quality["retrieval"]["popularity"]["Recall@10"] > 0.4
     assert quality["retrieval"]["queries"] == quality["eval_split"]["rows"] == 300
@@ -138,50 +117,94 @@ def test_model_better_than_popularity_is_blessed_with_figures(run, tmp_path):
     assert os.path.isfile(f"{blessing.uri}.lineage.json")
 
 
-def test_model_worse_than_popularity_is_refused(run, tmp_path):
+def test_model_worse_than_popularity_is_refused(zeros, tmp_path):
     """All predictions are equal, so Recall@10 is 10/60, as by chance. AUC is undefined without negatives."""
-    blessing, quality = judge(run(knows_users=False), tmp_path)
-    assert blessing.get_int_custom_property("blessed") == 0
+    blessing, quality = judge(zeros, tmp_path)
+    assert not is_blessed(blessing)
     assert "Recall@10 is 0.1667: it must be at least popularity's" in blessing.get_string_custom_property("reason")
     assert quality["retrieval"]["metrics"]["Recall@10"] == pytest.approx(10 / 60)
 
 
-def test_bound_of_minus_one_accepts_it(run, tmp_path):
-    retrieval = {"Recall@10": {"min_over_popularity": -1.0}}
-    blessing, _ = judge(run(knows_users=False), tmp_path, retrieval=retrieval)
-    assert blessing.get_int_custom_property("blessed") == 1
+def test_bound_of_minus_one_accepts_it(zeros, tmp_path):
+    blessing, _ = judge(zeros, tmp_path, retrieval={"Recall@10": {"min_over_popularity": -1.0}})
+    assert is_blessed(blessing)
 
 
-def test_six_rows_are_refused(run, tmp_path):
-    blessing, _ = judge(run(knows_users=True, eval_rows=6), tmp_path, min_rows=100)
+def test_six_rows_are_refused(good, tmp_path):
+    write_split(tmp_path / "examples", list(rows()))
+    write_split(tmp_path / "examples", list(rows())[:6], "eval")
+    blessing, _ = judge({**good, "examples": examples_at(tmp_path / "examples")}, tmp_path, min_rows=100)
     assert "rows of the eval split: 6" in blessing.get_string_custom_property("reason")
 
 
-def test_tables_of_another_run_are_an_error(run, tmp_path):
-    inputs = run(knows_users=True)
-    other = CONFIG.to_json().replace('"combiner": "mean"', '"combiner": "sum"')
-    (tmp_path / "table_configs" / "embedding_config.json").write_text(other)
+def test_tables_of_another_run_are_an_error(good, tmp_path):
+    other = artifact(TableConfigs, tmp_path / "tables")
+    text = CONFIG.to_json().replace('"combiner": "mean"', '"combiner": "sum"')
+    (tmp_path / "tables" / "embedding_config.json").write_text(text)
     with pytest.raises(CheckpointError, match="same run"):
-        judge(inputs, tmp_path)
+        judge({**good, "table_configs": other}, tmp_path)
 
 
-def test_vocabulary_of_another_run_is_an_error(run, tmp_path):
+def test_vocabulary_of_another_run_is_an_error(good, tmp_path):
     """The tokens of another run have other row numbers, so counts and recall would be those of other items."""
-    inputs = run(knows_users=True)
-    other = Vocabulary(
-        name="item", tokens=pa.array(ITEMS[::-1], pa.large_binary()), counts=np.ones(60, np.int64), total_count=60,
-        distinct=60,
-    )  # fmt: skip
-    save_vocabulary(other, inputs["vocabularies"].uri)
+    other = artifact(Vocabularies, tmp_path / "vocabularies")
+    for name, tokens in TOKENS.items():
+        save_vocabulary(vocabulary_of(tokens[::-1] if name == "item" else tokens, name), other.uri)
     with pytest.raises(VocabularyError, match=r"'item' has digest .* same run"):
-        judge(inputs, tmp_path)
+        judge({**good, "vocabularies": other}, tmp_path)
 
 
-def test_component_takes_its_rules(run):
-    channels = {key: channel_utils.as_channel([value]) for key, value in run(knows_users=False).items()}
-    assert QualityGate(**channels, rules=Rules(min_rows=3)).outputs["blessing"].type_name == "ModelBlessing"
+class EnoughRows:
+    """Reads the rows of the eval split and the predictions."""
+
+    def judge(self, model):
+        sizes = [(len(batch["label"]), len(predicted["label"])) for batch, predicted in model.batches()]
+        rows = sum(labels for labels, _ in sizes)
+        assert all(labels == predictions for labels, predictions in sizes)
+        yield Check(name="rows", value=rows, bound="at least 1000", met=rows >= 1000)
+        yield Check(name="a", value=1.0, bound="2", met=False, reason="a is not 2, which nobody expected.")
 
 
-def test_unknown_rule_is_refused(run, tmp_path):
-    with pytest.raises(ConfigError, match="did you mean 'min_rows'"):
-        judge(run(knows_users=False), tmp_path, min_row=3)
+class Broken:
+    def judge(self, model):
+        raise KeyError("lost")
+
+
+class NotChecks:
+    def judge(self, model):
+        return [True]
+
+
+@pytest.fixture
+def _my_gates(monkeypatch):
+    """Make the module `my_gates`: the gates above, and the one of docs/models.md, NoGiantRows."""
+    module = types.ModuleType("my_gates")
+    vars(module).update({gate.__name__: gate for gate in (EnoughRows, Broken, NotChecks)})
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    exec(next(block for block in blocks if "NoGiantRows" in block), vars(module))
+    monkeypatch.setitem(sys.modules, "my_gates", module)
+
+
+@pytest.mark.usefixtures("_my_gates")
+def test_gate_of_the_user_that_refuses_gives_its_reasons(good, tmp_path):
+    blessing, quality = judge(good, tmp_path, gates=["my_gates.NoGiantRows", "my_gates.EnoughRows"])
+    figures = {check["name"]: check["met"] for check in quality["checks"]}
+    assert (figures["largest norm of user"], figures["largest norm of item"]) == (True, True)
+    assert not is_blessed(blessing)
+    assert blessing.get_string_custom_property("reason") == (
+        "my_gates.EnoughRows: rows is 300: it must be at least 1000. "
+        "my_gates.EnoughRows: a is not 2, which nobody expected."
+    )
+
+
+@pytest.mark.usefixtures("_my_gates")
+def test_gate_of_the_user_that_raises_ends_the_run_unblessed(good, tmp_path):
+    with pytest.raises(ConfigError, match=r"gate 'my_gates.Broken' failed with KeyError: 'lost'"):
+        judge(good, tmp_path, gates=["my_gates.Broken"])
+    assert not (tmp_path / "blessing" / "quality.json").exists()
+
+
+@pytest.mark.usefixtures("_my_gates")
+def test_gate_of_the_user_that_gives_no_checks_is_an_error():
+    with pytest.raises(ConfigError, match="gave True: it must give"):
+        own_checks(["my_gates.NotChecks"], None)
