@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from types import SimpleNamespace
 
 import ml_metadata
 import pytest
@@ -111,25 +112,56 @@ def test_lineage_names_the_copy_as_what_is_served(pipeline, capsys):
         assert "descends from" not in shown
 
 
-@pytest.mark.tfx
-def test_rolled_back_version_is_pushed_again_only_if_asked(pipeline, monkeypatch):
+@pytest.fixture
+def run_again(pipeline, monkeypatch):
+    """Return a function that runs the pipeline with the push of a version in the cache.
+
+    It returns whether the version was pushed again, and what was said.
+    """
     from pipelines.config import load_config
     from pipelines.local import run_local
     from pipelines.pipeline.run_target import PreviousRun
     from pipelines.report.run_report import NodeRun
 
     config = load_config(pipeline / "my.yaml")
-    pushed = pushes_of(graph_of(pipeline))[200]
-    node = NodeRun(node="EmbeddingPusher", index=1, count=1, state="cached", execution=pushed.producer.id)
-    ran, stage = [], contextlib.nullcontext
-    monkeypatch.setattr(run_local, "_run_once", lambda *given: ran.append(given[-1]) or [node])
-    run_local._run_until_served(config, PreviousRun(), None, stage, again=False)
+
+    def run(version, *, again=False):
+        execution = pushes_of(graph_of(pipeline))[version].producer.id
+        node = NodeRun(node="EmbeddingPusher", index=1, count=1, state="cached", execution=execution)
+        ran, said = [], []
+        monkeypatch.setattr(run_local, "_run_once", lambda *given: ran.append(given[-1]) or [node])
+        display = SimpleNamespace(say=said.append)
+        run_local._run_until_served(config, PreviousRun(), display, contextlib.nullcontext, again=again)
+        assert ran[0] is None
+        assert set(ran[1:]) <= {f"in place of execution {execution}"}
+        return len(ran) > 1, said
+
+    return run
+
+
+@pytest.mark.tfx
+def test_rolled_back_version_is_pushed_again_only_if_asked(pipeline, run_again):
+    assert run_again(200) == (False, [])
     roll_back(serving(pipeline))
     with pytest.raises(ConfigError, match="before, and rolled back"):
-        run_local._run_until_served(config, PreviousRun(), None, stage, again=False)
-    assert ran == [None, None]
-    run_local._run_until_served(config, PreviousRun(), None, stage, again=True)
-    assert ran[-1] == f"in place of execution {pushed.producer.id}"
+        run_again(200)
+    assert run_again(200, again=True) == (True, [])
+
+
+@pytest.mark.tfx
+def test_version_that_is_no_longer_served_is_pushed_again(run_again):
+    assert run_again(100) == (True, [])
+
+
+@pytest.mark.tfx
+def test_damaged_version_is_pushed_again_and_set_aside(pipeline, run_again):
+    version = pipeline / "runs/my/serving/200"
+    (version / "saved_model.pb").unlink()
+    pushed_again, said = run_again(200)
+    assert pushed_again
+    assert said[0].endswith("It is pushed again.")
+    assert ".damaged-200" in said[1]
+    assert not version.exists()
 
 
 def test_verify_says_that_a_version_is_a_copy(pipeline, capsys):

@@ -67,44 +67,48 @@ REPORT = Report(
 )  # fmt: skip
 
 
-def test_html_shows_the_figures_and_escapes_what_comes_from_data(tmp_path):
-    html = Path(save_report(REPORT, str(tmp_path))).read_text(encoding="utf-8")
-    assert "0.9123" in html
-    assert "&lt;b&gt;buys" in html
-    assert "<i>" not in html
-    assert "12.34%" in html  # the share of rows with a token that the previous vocabulary lacks
+def changed(**fields):
+    """Return the report with other fields; those of `push` change single fields of it."""
+    push = dataclasses.replace(REPORT.push, **fields.pop("push", {}))
+    return dataclasses.replace(REPORT, push=push, **fields)
 
 
-def test_html_shows_how_the_model_was_judged_and_configured(tmp_path):
-    html = Path(save_report(REPORT, str(tmp_path))).read_text(encoding="utf-8")
-    shown = ["0.0850", "popularity&#39;s 0.1390", ">missed<", ">met<", ">no bound<", "shop = &lt;s&gt;", "0.5432"]
-    shown += [
-        "model.arguments.hidden_units",
-        "[64, 32]",
-        "<code>seed</code>",
-        "18.96%; of the train split 21.11%",
-        "7.65%",
-        "25.00%",
-    ]
-    shown += ["constant in the train split: always", "12.5 s with 1 of 1 nodes from the cache; 52.3 s without"]
-    assert [one for one in shown if one not in html] == []
+def screen(report, width=120, place="report.html"):
+    console = Console(record=True, width=width, file=io.StringIO())
+    print_report(report, place, console)
+    return console.export_text()
+
+
+def page(report, folder):
+    return Path(save_report(report, str(folder))).read_text(encoding="utf-8")
+
+
+def test_html_shows_figures_and_escapes_what_comes_from_data(tmp_path):
+    html = page(REPORT, tmp_path)
+    shown = ["0.9123", "&lt;b&gt;buys", "0.0850", "popularity&#39;s 0.1390", ">missed<", ">met<", ">no bound<"]
+    shown += ["shop = &lt;s&gt;", "0.5432", "model.arguments.hidden_units", "[64, 32]", "<code>seed</code>", "7.65%"]
+    shown += ["18.96%; of the train split 21.11%", "25.00%", "constant in the train split: always"]
+    shown += ["12.5 s with 1 of 1 nodes from the cache; 52.3 s without"]
+    shown += ["12.34%"]  # the share of rows with a token that the previous vocabulary lacks
+    assert [words for words in shown if words not in html] == []
+    absent = ["<i>", "Warm start", "Time and memory"]
+    assert [words for words in absent if words in html] == []
 
 
 def test_parity_is_one_line_with_its_details_behind_it(tmp_path):
-    html = Path(save_report(REPORT, str(tmp_path))).read_text(encoding="utf-8")
+    html = page(REPORT, tmp_path)
     details = html.partition("<details><summary>training equals serving: 1 outputs, 99 rows, at most 0 apart")[2]
     assert "training/logit" in details.partition("</details>")[0]
 
 
 def test_report_of_a_version_stays_that_of_the_pushing_run(tmp_path):
-    again = dataclasses.replace(REPORT, push=dataclasses.replace(REPORT.push, from_cache=True), seconds=0.5)
+    again = changed(push={"from_cache": True}, seconds=0.5)
     for report in (REPORT, again):
         save_report(report, str(tmp_path / "last"), str(tmp_path))
     assert json.loads((tmp_path / "last" / "report.json").read_text())["seconds"] == 0.5
     assert json.loads((tmp_path / "7" / "report.json").read_text())["seconds"] == 12.5
-    refused = dataclasses.replace(REPORT, push=dataclasses.replace(REPORT.push, pushed=False))
     for _ in range(2):
-        save_report(refused, str(tmp_path / "last"), str(tmp_path))
+        save_report(changed(push={"pushed": False}), str(tmp_path / "last"), str(tmp_path))
     assert (tmp_path / "refused-20260102T030405" / "report.html").is_file()
     assert (tmp_path / "refused-20260102T030405.1" / "report.html").is_file()
 
@@ -116,62 +120,27 @@ def test_html_shows_what_a_warm_start_kept(tmp_path):
     dense = {"dense": "restored", "variables": ["dense/kernel"], "optimizer": "new", "optimizer_reason": "<reset>"}
     dense |= {"ranges": {"fare": "kept"}, "not_recorded": ["tasks"]}
     start = {"step": 40, "tables": tables, "tables_new": ["fresh"], "tables_dropped": [], "dense": dense}
-    html = Path(save_report(dataclasses.replace(REPORT, warm_start=start), str(tmp_path))).read_text(encoding="utf-8")
-    assert "87.50%" in html
-    assert "&lt;x&gt; 0.00→12.50%" in html
-    assert "New tables: fresh." in html
-    assert "raw ids" in html
-    assert "restored (dense/kernel)" in html
-    assert "new: &lt;reset&gt;" in html
-    assert "fare kept" in html
-    assert "taken to be the same: tasks." in html
-    assert "Warm start" not in Path(save_report(REPORT, str(tmp_path))).read_text(encoding="utf-8")
-
-
-def test_json_holds_the_same_figures(tmp_path):
-    save_report(REPORT, str(tmp_path))
-    saved = json.loads((tmp_path / "report.json").read_text())
-    assert saved == json.loads(json.dumps(dataclasses.asdict(REPORT)))
-
-
-def test_screen_says_why_nothing_was_pushed():
-    console = Console(record=True, width=120, file=io.StringIO())
-    push = dataclasses.replace(REPORT.push, pushed=False, reason="auc is 0.6, its threshold asks for at least 0.9.")
-    print_report(dataclasses.replace(REPORT, push=push), "report.html", console)
-    assert "asks for at least 0.9" in console.export_text()
+    html = page(changed(warm_start=start), tmp_path)
+    shown = ["87.50%", "&lt;x&gt; 0.00→12.50%", "New tables: fresh.", "raw ids", "restored (dense/kernel)"]
+    shown += ["new: &lt;reset&gt;", "fare kept", "taken to be the same: tasks."]
+    assert [words for words in shown if words not in html] == []
 
 
 @pytest.mark.parametrize(
-    ("from_cache", "words"),
+    ("push", "words"),
     [
-        (False, "pushed version 7 to /srv/7"),
-        (True, "version 7 is already served; nothing new was trained or pushed: /srv/7"),
+        ({"pushed": False, "reason": "auc is 0.6, its threshold asks for at least 0.9."}, "asks for at least 0.9"),
+        ({}, "pushed version 7 to /srv/7"),
+        ({"from_cache": True}, "version 7 is already served; nothing new was trained or pushed: /srv/7"),
+        ({"form": "delta"}, "version 7, a delta, to /srv/7"),
+        ({"form": "whole version", "full_push": "it is too large."}, "7, a whole version (it is too large), to /srv/7"),
     ],
 )
-def test_screen_says_whether_the_version_is_new(from_cache, words):
-    console = Console(record=True, width=120, file=io.StringIO())
-    push = dataclasses.replace(REPORT.push, from_cache=from_cache)
-    print_report(dataclasses.replace(REPORT, push=push), "report.html", console)
-    assert words in console.export_text()
-
-
-@pytest.mark.parametrize(
-    ("form", "why", "words"),
-    [
-        ("delta", "", "version 7, a delta, to"),
-        (
-            "whole version",
-            "`push.deltas.max_share` is 0.25.",
-            "7, a whole version (`push.deltas.max_share` is 0.25), to",
-        ),
-    ],
-)
-def test_push_line_says_delta_or_whole_version_and_why(tmp_path, form, why, words):
-    console = Console(record=True, width=120, file=io.StringIO())
-    report = dataclasses.replace(REPORT, push=dataclasses.replace(REPORT.push, form=form, full_push=why))
-    print_report(report, "report.html", console)
-    assert f"{words} /srv/7" in console.export_text()
-    assert f"{words} <code>/srv/7" in Path(save_report(report, str(tmp_path))).read_text()
+def test_screen_and_page_say_what_was_pushed_and_why(tmp_path, push, words):
+    report = changed(push=push)
+    assert words in screen(report)
+    if "form" in push:
+        assert words.replace("/srv", "<code>/srv") in page(report, tmp_path)
 
 
 def test_chart_is_one_svg_element_with_readable_text():
@@ -181,9 +150,7 @@ def test_chart_is_one_svg_element_with_readable_text():
 
 
 def test_screen_says_how_the_model_was_judged():
-    console = Console(record=True, width=120, file=io.StringIO())
-    print_report(REPORT, "report.html", console)
-    shown = " ".join(console.export_text().split())
+    shown = " ".join(screen(REPORT).split())
     assert "Recall@10 0.0850 missed at least popularity's 0.1390" in shown
     assert "ExampleCount 1,234 no bound" in shown
     assert "retrieval: all 99 positive rows" in shown
@@ -195,11 +162,8 @@ def test_repeats_show_the_figure_with_nothing_left_out(tmp_path):
     row = {"metric": "Recall@10", "value": 0.038, "bound": bound, "outcome": "met", "nothing_left_out": 0.0588}
     retrieval = {**REPORT.retrieval, "nothing_left_out": {"Recall@10": 0.0588}}
     retrieval["popularity_nothing_left_out"] = {"Recall@10": 0.0123}
-    report = dataclasses.replace(REPORT, evaluation=[row, *REPORT.evaluation[1:]], retrieval=retrieval)
-    console = Console(record=True, width=80, file=io.StringIO())
-    print_report(report, "report.html", console)
-    shown = " ".join(console.export_text().split())
-    html = Path(save_report(report, str(tmp_path))).read_text()
+    report = changed(evaluation=[row, *REPORT.evaluation[1:]], retrieval=retrieval)
+    shown, html = " ".join(screen(report, width=80).split()), page(report, tmp_path)
     saved = json.loads((tmp_path / "report.json").read_text())
     assert "Recall@10 0.0380 met at least popularity's 0.0094" in shown
     assert "Recall@10, nothing left out 0.0588 (popularity 0.0123)" in shown
@@ -272,10 +236,8 @@ def test_rate_of_training_is_said_once():
 
 def test_screen_of_80_columns_breaks_no_word_and_names_omissions():
     long = {**REPORT.tables[0], "name": "customer_identifier_of_the_shop", "vocabulary": "item", "rows": 123456789}
-    report = dataclasses.replace(REPORT, tables=[{**long, "table_bytes": 10**12, "optimizer": "AdagradMomentum"}])
-    console = Console(record=True, width=80, file=io.StringIO())
-    print_report(report, "report.html", console)
-    lines = console.export_text().splitlines()
+    report = changed(tables=[{**long, "table_bytes": 10**12, "optimizer": "AdagradMomentum"}])
+    lines = screen(report, width=80).splitlines()
     (row,) = [line for line in lines if "customer_identifier_of_the_shop" in line]
     assert "123,456,789" in row
     assert "1,000,000,000,352" in row
@@ -293,29 +255,21 @@ STAGES = [
 def test_profile_is_a_table_with_its_sums(tmp_path, read):
     figures = [{**one, "written_bytes": 0} if read != "-" else {**one, "read_bytes": None} for one in STAGES]
     profile = [{"written_bytes": None, **one} for one in figures]
-    report = dataclasses.replace(REPORT, profile=profile)
-    console = Console(record=True, width=80, file=io.StringIO())
-    print_report(report, "report.html", console)
-    lines = [line.split() for line in console.export_text().splitlines()]
+    report = changed(profile=profile)
+    lines = [line.split() for line in screen(report, width=80).splitlines()]
     written = "-" if read == "-" else "0.0"
     assert ["ExampleGen", "2.2", "1.5", "1,000.0", "-" if read == "-" else "0.5", written] in lines
     assert ["whole", "run", "10.2", "10.5", "1,000.0", read, written] in lines
-    page = Path(save_report(report, str(tmp_path))).read_text()
-    assert "Time and memory" in page
-    assert '<td>whole run</td><td class="n">10.2</td>' in page
+    html = page(report, tmp_path)
+    assert "Time and memory" in html
+    assert '<td>whole run</td><td class="n">10.2</td>' in html
     assert json.loads((tmp_path / "report.json").read_text())["profile"][1]["stage"] == "ExampleGen"
 
 
-def test_report_without_a_profile_has_no_table_of_it(tmp_path):
-    assert "Time and memory" not in Path(save_report(REPORT, str(tmp_path))).read_text()
-
-
 def test_screen_shows_paths_as_they_are():
-    console = Console(record=True, width=40, file=io.StringIO())
     query = "model = load('/data/[v1]/" + "x" * 60 + "')"
-    push = dataclasses.replace(REPORT.push, destination="/data/[v1]/serving/7")
-    print_report(dataclasses.replace(REPORT, push=push, query=query), "/data/[v1]/report.html", console)
-    shown = console.export_text()
+    report = changed(push={"destination": "/data/[v1]/serving/7"}, query=query)
+    shown = screen(report, width=40, place="/data/[v1]/report.html")
     assert "/data/[v1]/serving/7" in shown
     assert query in shown
 
@@ -343,7 +297,7 @@ def test_cached_run_shows_the_baselines_of_its_versions_report(tmp_path):
     from pipelines.report.run_report import NodeRun
 
     cached = [NodeRun(node=name, index=1, count=2, state="cached") for name in ("ExampleGen", "EmbeddingPusher")]
-    report = dataclasses.replace(REPORT, quality_note="The baselines were made in this run, from the same features.")
+    report = changed(quality_note="The baselines were made in this run, from the same features.")
     save_report(report, str(tmp_path / "7"))
     known = known_quality(str(tmp_path), cached, "7")
     assert known["quality"] == json.loads(json.dumps(REPORT.quality))

@@ -1,6 +1,5 @@
 """Tests the lineage page of hand-made runs: its figures, its links, and how headless Chromium renders it."""
 
-import html.parser
 import json
 import re
 import shutil
@@ -15,8 +14,9 @@ from embedding_core.errors import ConfigError, DataError
 from embedding_core.vocabulary import save_vocabulary, vocabulary_from_counts
 from pipelines.commands import cli
 from pipelines.lineage.ancestors import generations, lineages_of
-from pipelines.lineage.graph import downstream, files_of, read_records, upstream
+from pipelines.lineage.graph import files_of, read_records, upstream
 from pipelines.report.lineage_page import collect_page, find_token, lineage_html
+from tests.pipelines.lineage_check import PageText
 
 pytestmark = pytest.mark.light
 
@@ -130,15 +130,6 @@ def test_lineage_of_a_push_reaches_its_own_files_and_no_others(graph):
     assert {node.uri.rpartition("/")[2] for node in nodes.values()} == {"2", "graph"}
 
 
-def test_file_leads_forward_to_every_model_that_saw_it(graph):
-    def models(path):
-        starts = [node.id for node in graph.values() if path in [one["path"] for one in files_of(node)]]
-        return {node.uri[-1] for node in downstream(graph, starts).values() if node.type == "Model"}
-
-    assert models("/data/1.csv") == {"1", "2"}
-    assert models("/data/2.csv") == {"2"}
-
-
 def test_difference_counts_tokens_and_shows_no_private_one(page):
     company, person = page.vocabularies
     assert (company.came, company.went, company.stayed) == (2, 1, 2)
@@ -151,13 +142,6 @@ def test_tables_and_metrics_stand_beside_those_before(page):
     assert [(row["rows"], row["rows_before"], row["bytes"]) for row in page.tables] == [(5, 4, 80)]
     assert page.metrics == {"eval_auc": (0.8, 0.75), "step": (200, 100)}
     assert page.before == "1"
-
-
-def test_token_has_a_row_of_its_table_or_none(graph):
-    nodes = upstream(graph, the(graph, "PushedModel", 2))
-    found = find_token(nodes, "company", "Taxi")
-    assert (found.row, found.count, found.tables) == (1, 3, ("company",))
-    assert find_token(nodes, "company", "Blue") is None
 
 
 def test_token_is_looked_up_in_the_vocabulary_of_its_own_run(tmp_path):
@@ -210,50 +194,12 @@ def test_artifact_is_of_one_generation_and_source_of_the_next(line):
 def test_page_of_a_line_shows_every_run_and_has_no_dead_link(line):
     lineages = lineages_of(line, the(line, "PushedModel", 3), {2: the(line, "PushedModel", 2)})
     page = collect_page(lineages[-1], lineages[0], lineages)
-    read = Reader(lineage_html(page, "version 3"))
-    assert {link[1:] for link in read.links} <= read.ids
-    assert {"version-2", "version-3"} <= read.ids
+    read = PageText(lineage_html(page, "version 3"))
+    assert {link[1:] for link in read.links} <= set(read.ids)
+    assert {"version-2", "version-3"} <= set(read.ids)
     flat = re.sub(r"\s+", " ", read.text)
     for words in ("1.csv to 2.csv2,0000.7521", "1.csv to 3.csv3,0000.83 +1 -2225.0%75.0%"):
         assert words in flat
-
-
-class Reader(html.parser.HTMLParser):
-    def __init__(self, text):
-        super().__init__()
-        self.ids, self.links, self.loaded, self.text = set(), [], [], ""
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        given = dict(attrs)
-        self.ids |= {given["id"]} if "id" in given else set()
-        self.links += [given["href"]] if "href" in given else []
-        self.loaded += [given["src"]] if "src" in given else []
-
-    def handle_data(self, data):
-        self.text += data
-
-
-def test_every_link_leads_somewhere_and_nothing_is_loaded(page):
-    read = Reader(lineage_html(page, "version 2"))
-    assert set(read.links) == {f"#artifact-{node}" for node in page.nodes}
-    assert {link[1:] for link in read.links} | {"version-2"} == read.ids
-    assert not read.loaded
-
-
-def test_every_figure_is_on_the_page(page):
-    text = Reader(lineage_html(page, "version 2")).text
-    flat = re.sub(r"\s+", " ", text)
-    assert "New <Cab>, More" in flat
-    for words in (
-        "eval auc0.80.75+0.05",
-        "step200100+100",
-        "company54804",
-        "3,000 read, 2,000 to train, 1,000 to eval",
-    ):
-        assert words in flat
-    assert "2 files of data, 2.0 kB" in flat
-    assert all(node.uri in text for node in page.nodes.values())
 
 
 def chromium():
@@ -323,7 +269,7 @@ def test_hostile_names_and_tokens_are_text_on_the_page(tmp_path):
     now, before = (upstream(graph, the(graph, "PushedModel", number)) for number in (2, 1))
     everything = {**now, **graph}
     html_text = lineage_html(collect_page(everything, before), evil)
-    assert evil in Reader(html_text).text
+    assert evil in PageText(html_text).text
     assert "<script" not in html_text
     assert "<img" not in html_text
 
