@@ -21,6 +21,8 @@ from embedding_core.training import Inputs, TrainingConfig
 from embedding_core.training.finished_run import RestoredRun, RunDescription
 from embedding_core.training.training_inputs import RowParser
 from embedding_core.training_config import Softmax
+from support.tf_examples import write_rows
+from support.vocabularies import write_tokens
 
 TOKENS = [b"t%d" % number for number in range(9)]
 TABLE = TableConfig(name="item", vocabulary="item", vocabulary_size=9, dim=4)
@@ -37,6 +39,10 @@ TASKS = (
 MODULE = "pipelines.models.ranking"
 
 
+def write(path, rows):
+    return [write_rows(path, rows)]
+
+
 def rows(number, seed):
     chance = np.random.default_rng(seed)
     for _ in range(number):
@@ -51,21 +57,10 @@ def rows(number, seed):
         }
 
 
-def write(path, given):
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for row in given:
-            example = tf.train.Example()
-            for name, value in row.items():
-                feature = example.features.feature[name]
-                (feature.bytes_list if name == "item" else feature.float_list).value.append(value)
-            writer.write(example.SerializeToString())
-    return [str(path)]
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("labels")
-    (folder / "item.txt").write_bytes(b"".join(token + b"\n" for token in TOKENS))
+    write_tokens(folder, {"item": TOKENS})
     return folder
 
 
@@ -125,11 +120,12 @@ def test_scores_of_all_labels_are_those_of_scikit_learn(folder):
 
 
 def test_labels_that_no_metric_can_judge_have_no_score(folder, monkeypatch):
-    files = write(folder / "some", rows(50, 3)), write(folder / "ones", ({**row, "click": 1.0} for row in rows(50, 4)))
-    given = {"train_files": files[0], "eval_files": files[1]}
+    some = write(folder / "some", rows(50, 3))
+    ones = write(folder / "ones", ({**row, "click": 1.0} for row in rows(50, 4)))
+    given = {"train_files": some, "eval_files": ones}
     assert score_labels(*run_of(folder, TASKS[:1]), **given) == []
     run, inputs = run_of(folder, TASKS[:1], softmax=Softmax(feature="item"))
-    assert score_labels(run, inputs, train_files=files[0], eval_files=files[0]) == []
+    assert score_labels(run, inputs, train_files=some, eval_files=some) == []
     own = types.ModuleType("module_with_a_loss")
     exec("def row_loss(task, label, output): return abs(label - output)", own.__dict__)
     own.build = sys.modules[MODULE].build

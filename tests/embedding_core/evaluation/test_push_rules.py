@@ -29,8 +29,6 @@ def missed(*arguments, **rules):
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
-        ({"min_rows": -1}, "`min_rows` of rules is -1"),
-        ({"min_rows_per_class": True}, "`min_rows_per_class` of rules is True"),
         ({"retrieval": {"recall@10": {"min": 0.1}}}, "'recall@10': it must be .* Did you mean 'Recall@10'"),
         ({"retrieval": {"Recall@10": {"minimum": 0.1}}}, "minimum` of rules is not a known key: did you mean 'min'"),
     ],

@@ -20,6 +20,8 @@ from embedding_core.training import Inputs, Negatives, TrainingConfig
 from embedding_core.training.finished_run import RestoredRun, RunDescription
 from embedding_core.training.training_inputs import RowParser
 from embedding_core.training_config import Softmax
+from support.tf_examples import example, write_rows
+from support.vocabularies import write_tokens
 
 USERS, ITEMS = [b"u%d" % n for n in range(6)], [b"i%d" % n for n in range(40)]
 VOCABULARIES = {"users": USERS, "items": ITEMS, "shops": [b"s0", b"s1"]}
@@ -44,22 +46,8 @@ CONFIG = EmbeddingConfig(
 TOWERS = {"query_features": ["user", "seen"], "candidate_features": ["item"]}
 
 
-def serialized(row):
-    example = tf.train.Example()
-    for name, value in row.items():
-        found = example.features.feature[name]
-        if isinstance(value, float):
-            found.float_list.value.append(value)
-        else:
-            found.bytes_list.value.extend(value if isinstance(value, list) else [value])
-    return example.SerializeToString()
-
-
 def write(path, rows):
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for row in rows:
-            writer.write(serialized(row))
-    return [str(path)]
+    return [write_rows(path, rows)]
 
 
 def rows(number, seed, positives=1.0):
@@ -82,13 +70,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def inputs(folder):
-    for name, tokens in VOCABULARIES.items():
-        (folder / f"{name}.txt").write_bytes(b"".join(token + b"\n" for token in tokens))
-    return Inputs(
-        config=CONFIG,
-        vocabularies={name: str(folder / f"{name}.txt") for name in VOCABULARIES},
-        raw_spec={"label": tf.io.FixedLenFeature([], tf.float32)},
-    )
+    files = write_tokens(folder, VOCABULARIES)
+    return Inputs(config=CONFIG, vocabularies=files, raw_spec={"label": tf.io.FixedLenFeature([], tf.float32)})
 
 
 def trained(arguments=TOWERS, negatives=None, module="two_tower", **training):
@@ -104,13 +87,12 @@ def trained(arguments=TOWERS, negatives=None, module="two_tower", **training):
     return RestoredRun(description, HostEngine(CONFIG, seed=3, with_slots=False), model)
 
 
-def one_by_one(run, parser, row, candidates, k):
-    """Return whether the true item is among the top k by the whole model's logit for every candidate."""
-    examples = [{**row, "item": item, "shop": candidates[item]} for item in candidates]
-    batch = parser(tf.constant([serialized(one) for one in examples]))
+def ranked(run, inputs, row, candidates):
+    """Return the candidates (shops by item) by the whole model's logit for each, the largest first."""
+    examples = [{**row, "item": item, "shop": shop} for item, shop in candidates.items()]
+    batch = RowParser(inputs)(tf.constant([example(one) for one in examples]))
     logits = call_model(run.model, run.engine.lookup(batch["ids"]), {})["label"].numpy()[:, 0]
-    best = [list(candidates)[place] for place in np.argsort(-logits)[:k]]
-    return row["item"] in best
+    return [list(candidates)[place] for place in np.argsort(-logits)]
 
 
 @pytest.mark.parametrize("candidate_features", [["item"], ["item", "shop"]])
@@ -122,9 +104,9 @@ def test_recall_is_what_scoring_every_candidate_gives(folder, inputs, candidate_
     found = measure_retrieval(run, inputs, train_files=files[0], eval_files=files[1])
     in_train = {row["item"]: row["shop"] for row in reversed(train)}
     candidates = in_train if len(candidate_features) > 1 else dict.fromkeys(ITEMS, b"s0")
-    parser = RowParser(inputs)
+    rankings = [ranked(run, inputs, row, candidates) for row in held_out]
     for k in (10, 50):
-        hits = [one_by_one(run, parser, row, candidates, k) for row in held_out]
+        hits = [row["item"] in ranking[:k] for row, ranking in zip(held_out, rankings, strict=True)]
         assert found.metrics[f"Recall@{k}"] == pytest.approx(np.mean(hits))
     assert found.candidates == len(candidates)
     assert found.queries == found.positive_rows == 30
@@ -157,19 +139,19 @@ def test_rows_of_label_0_are_no_queries_and_samples_repeat(folder, inputs):
     whole, sample = measure(), measure(protocol=RankingProtocol(queries=50))
     assert whole.queries == whole.positive_rows == sample.positive_rows == sum(row["label"] == 1 for row in held_out)
     assert sample.queries == 50
-    assert (
-        sample == measure(protocol=RankingProtocol(queries=50)) != measure(protocol=RankingProtocol(queries=50), seed=1)
-    )
+    again, other = (measure(protocol=RankingProtocol(queries=50), seed=seed) for seed in (0, 1))
+    assert sample == again != other
+    assert (sample.is_sample, whole.is_sample) == (True, False)
+    assert measure(protocol=RankingProtocol(user="user", queries=2)).queries == 2
 
 
-@pytest.mark.parametrize("exclude_seen", [False, True])
-@pytest.mark.parametrize("user", [None, "user"])
+@pytest.mark.parametrize(("user", "exclude_seen"), [(None, True), ("user", False), ("user", True)])
 def test_metrics_of_users_without_what_they_have_seen(folder, inputs, user, exclude_seen):
     """A query is a user's row before the others; seen items are the user's in the train split and those in `seen`.
 
     A true item that was seen is a miss, for popularity too; the figures with nothing left out stand beside.
     """
-    run, parser = trained(), RowParser(inputs)
+    run = trained()
     train, held_out = list(rows(15, 1, positives=0.6)), list(rows(40, 2, positives=0.6))
     held_out[7]["item"], held_out[7]["label"] = b"never seen", 1.0
     files = write(folder / "train5", train), write(folder / "eval5", held_out)
@@ -189,9 +171,7 @@ def test_metrics_of_users_without_what_they_have_seen(folder, inputs, user, excl
         seen = {*last["seen"], *bought} if exclude_seen else set()
         both += len(seen & known)
         known_truths += len(known)
-        batch = parser(tf.constant([serialized({**last, "item": item}) for item in ITEMS]))
-        logits = call_model(run.model, run.engine.lookup(batch["ids"]), {})["label"].numpy()[:, 0]
-        ranking = [ITEMS[place] for place in np.argsort(-logits)]
+        ranking = ranked(run, inputs, last, dict.fromkeys(ITEMS, last["shop"]))
         for order, into in (([item for item in ranking if item not in seen], values), (ranking, every)):
             hits = [item in known for item in order[:7]]
             gains = 1 / np.log2(np.arange(2, 9))
@@ -216,8 +196,7 @@ def _share_within(k, count, counts):
     return min(max(k - above, 0) / equal, 1)
 
 
-@pytest.mark.parametrize("exclude_seen", [False, True])
-def test_other_targets_of_a_user_are_not_seen(folder, inputs, exclude_seen):
+def test_other_targets_of_a_user_are_not_seen(folder, inputs):
     """Each user buys four items after the split, one of them again; histories hold all earlier items, in any order."""
     chance, train, held_out, expected = np.random.default_rng(3), [], [], {}
     for user in USERS:
@@ -228,28 +207,15 @@ def test_other_targets_of_a_user_are_not_seen(folder, inputs, exclude_seen):
         expected[user] = made[3]
     held_out = [held_out[n] for n in chance.permutation(len(held_out))]
     files = write(folder / "train8", train), write(folder / "eval8", held_out)
-    protocol = RankingProtocol(user="user", exclude_seen=exclude_seen)
-    found = measure_retrieval(trained(), inputs, train_files=files[0], eval_files=files[1], protocol=protocol)
-    values, parser, run = [], RowParser(inputs), trained()
-    for user, row in expected.items():
-        batch = parser(tf.constant([serialized({**row, "item": item}) for item in ITEMS]))
-        logits = call_model(run.model, run.engine.lookup(batch["ids"]), {})["label"].numpy()[:, 0]
-        seen = {one["item"] for one in train if one["user"] == user} if exclude_seen else set()
-        ranking = [ITEMS[place] for place in np.argsort(-logits) if ITEMS[place] not in seen]
-        values.append(np.mean([one["item"] in ranking[:10] for one in held_out if one["user"] == user]))
-    assert found.metrics["Recall@10"] == pytest.approx(np.mean(values))
-    assert (found.ranked, found.seen_truths) == ((18, 6) if exclude_seen else (24, 0))
-
-
-def test_item_that_a_user_buys_again_is_a_miss(folder, inputs):
-    """All users have the same item in both splits; a mask that spared it would count six hits."""
-    train = [{"user": user, "seen": [], "item": ITEMS[0], "shop": b"s0", "label": 1.0} for user in USERS]
-    files = write(folder / "train7", train), write(folder / "eval7", train)
     protocol = RankingProtocol(user="user", exclude_seen=True)
     found = measure_retrieval(trained(), inputs, train_files=files[0], eval_files=files[1], protocol=protocol)
-    assert (found.queries, found.ranked, found.seen_truths, found.unknown) == (6, 0, 6, 0)
-    assert set(found.metrics.values()) == set(found.popularity.values()) == {0.0}
-    assert found.nothing_left_out["Recall@50"] == found.popularity_nothing_left_out["Recall@10"] == 1.0
+    values, run = [], trained()
+    for user, row in expected.items():
+        seen = {one["item"] for one in train if one["user"] == user}
+        ranking = [item for item in ranked(run, inputs, row, dict.fromkeys(ITEMS, b"s0")) if item not in seen]
+        values.append(np.mean([one["item"] in ranking[:10] for one in held_out if one["user"] == user]))
+    assert found.metrics["Recall@10"] == pytest.approx(np.mean(values))
+    assert (found.ranked, found.seen_truths) == (18, 6)
 
 
 def test_softmax_names_the_candidate_too(folder, inputs):
@@ -275,18 +241,6 @@ def test_what_cannot_be_measured_says_why(folder, inputs, run, words):
     rows_twice = [dict(row, seen=[ITEMS[0], ITEMS[1]]) for row in rows(5, 1)]
     files = write(folder / "train4", rows_twice)
     assert words in measure_retrieval(run(), inputs, train_files=files, eval_files=files)
-
-
-def test_sample_of_users_has_all_rows_of_a_user(folder, inputs):
-    held_out = list(rows(300, 8, positives=0.9))
-    files = write(folder / "train6", rows(5, 1)), write(folder / "eval6", held_out)
-    protocol = RankingProtocol(user="user", queries=2)
-    found = measure_retrieval(trained(), inputs, train_files=files[0], eval_files=files[1], protocol=protocol)
-    assert (found.queries, found.is_sample) == (2, True)
-    whole = measure_retrieval(
-        trained(), inputs, train_files=files[0], eval_files=files[1], protocol=RankingProtocol(user="user", queries=6)
-    )
-    assert (whole.queries, whole.is_sample) == (6, False)
 
 
 def test_split_is_counted_exactly_with_and_without_oov_rows(folder, inputs):

@@ -21,6 +21,8 @@ from embedding_core.serving import export_model
 from embedding_core.tasks import POSITIVE
 from embedding_core.training import Inputs, Negatives, TrainingConfig
 from embedding_core.training.finished_run import RestoredRun, RunDescription
+from support.tf_examples import example
+from support.vocabularies import write_tokens
 
 TOKENS = {"user": [b"a", b"b"], "item": [b"3", b"-1", b"2"], "shop": [b"s", b"t"]}
 COLUMNS = {"user": {}, "past items": {"dtype": "int64", "multivalent": True}, "item": {"dtype": "int64"}, "shop": {}}
@@ -44,22 +46,12 @@ ROWS = [
 ]
 
 
-def serialized(row):
-    example = tf.train.Example()
-    for name, value in row.items():
-        values = value if isinstance(value, list) else [value]
-        kinds = {bytes: "bytes_list", int: "int64_list", float: "float_list"}
-        getattr(example.features.feature[name], kinds[type(values[0]) if values else int]).value.extend(values)
-    return example.SerializeToString()
-
-
-@pytest.fixture(params=[["item"], ["item", "shop"]])
-def both(request, tmp_path):
+@pytest.fixture(scope="module", params=[["item"], ["item", "shop"]])
+def both(request, tmp_path_factory):
     """The towers of a run and of its export, whose candidate tower reads one feature or two."""
+    folder = tmp_path_factory.mktemp("towers")
     arguments = {"query_features": ["user", "past", "price"], "candidate_features": request.param, "width": 5}
-    for name, tokens in TOKENS.items():
-        (tmp_path / f"{name}.txt").write_bytes(b"".join(token + b"\n" for token in tokens))
-    files = {name: str(tmp_path / f"{name}.txt") for name in TOKENS}
+    files = write_tokens(folder, TOKENS)
     inputs = Inputs(config=CONFIG, vocabularies=files, dense=("price",), raw_spec=DENSE, tasks=(POSITIVE,))
     module = "pipelines.models.two_tower"
     model = build_model(module, CONFIG, ("price",), arguments)
@@ -72,15 +64,15 @@ def both(request, tmp_path):
     )  # fmt: skip
     tables = {name: table.numpy() for name, table in engine.embedding_tables.items()}
     dense = DenseInputs(names=("price",), spec=DENSE)
-    export_model(tmp_path / "model", config=CONFIG, tables=tables, vocabularies=files, model=model, dense=dense)
-    loaded = tf.saved_model.load(str(tmp_path / "model"))
+    export_model(folder / "model", config=CONFIG, tables=tables, vocabularies=files, model=model, dense=dense)
+    loaded = tf.saved_model.load(str(folder / "model"))
     exported = ExportedTowers(loaded, CONFIG, [*COLUMNS, "price"], TOKENS["item"], "item")
     return RunTowers(RestoredRun(description, engine, model), inputs), exported, loaded
 
 
 def test_exported_towers_compute_what_the_run_does(both):
     run, exported, loaded = both
-    rows = tf.constant([serialized(row) for row in ROWS])
+    rows = tf.constant([example(row) for row in ROWS])
     np.testing.assert_allclose(exported.queries(rows), run.queries(rows), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(exported.candidates(rows), run.candidates(rows), rtol=1e-5, atol=1e-6)
     assert (exported.feature, exported.alone, exported.query_features) == ("item", run.alone, run.query_features)
