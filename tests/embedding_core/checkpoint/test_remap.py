@@ -2,7 +2,6 @@ import json
 import os
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
@@ -14,31 +13,21 @@ from embedding_core.checkpoint.remap import token_rows
 from embedding_core.checkpoint.row_sources import reordered, row_sources
 from embedding_core.config import EmbeddingConfig, FeatureConfig, InitializerConfig, TableConfig
 from embedding_core.errors import CheckpointError
-from embedding_core.optimizers import FTRL, SGD, Adagrad, Optimizer
+from embedding_core.optimizers import FTRL, SGD, Adagrad
 from embedding_core.training_config import RemapPolicy
 from embedding_core.vocabulary import Vocabulary
+from support.vocabularies import vocabulary_of
 
 TOKENS = st.lists(st.binary(min_size=1, max_size=3).filter(lambda t: not set(t) & set(b"\n\r\0")), unique=True)
 
 
-def vocabulary(*tokens: bytes, private: bool = False) -> Vocabulary:
-    counts = np.arange(len(tokens), 0, -1, dtype=np.int64)
-    array = pa.array(tokens, pa.large_binary())
-    total = int(counts.sum())
-    return Vocabulary(name="v", tokens=array, counts=counts, total_count=total, distinct=len(tokens), private=private)
+def vocabulary(*tokens: bytes, **facts) -> Vocabulary:
+    return vocabulary_of(tokens, **facts)
 
 
-def config(
-    vocabulary: Vocabulary, oov_rows: int = 1, dim: int = 3, optimizer: Optimizer | None = None, name: str = "t"
-):
-    table = TableConfig(
-        name=name,
-        vocabulary_size=len(vocabulary) + oov_rows,
-        dim=dim,
-        optimizer=optimizer or Adagrad(),
-        vocabulary="v",
-        oov_rows=oov_rows,
-    )
+def config(vocabulary: Vocabulary, oov_rows: int = 1, name: str = "t", **fields):
+    fields = {"dim": 3, "optimizer": Adagrad(), "vocabulary": "v", "oov_rows": oov_rows, **fields}
+    table = TableConfig(name=name, vocabulary_size=len(vocabulary) + oov_rows, **fields)
     return EmbeddingConfig(tables=(table,), features=(FeatureConfig(name="f", table=name),))
 
 
@@ -86,20 +75,16 @@ PAIRS = given(
     policy=st.sampled_from(["initializer", "oov"]),
     slice_bytes=st.sampled_from([1, 30, 10**6]),
 )
-PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@settings(PATIENT, max_examples=40)
-@PAIRS
-def test_remap_agrees_with_a_dictionary(tmp_path_factory, **pair):
-    check_against_a_dictionary(tmp_path_factory, **pair)
+@pytest.mark.parametrize("trials", [15, pytest.param(1000, marks=pytest.mark.slow)])
+def test_remap_agrees_with_a_dictionary(tmp_path_factory, trials):
+    @settings(deadline=None, max_examples=trials, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @PAIRS
+    def run(**pair):
+        check_against_a_dictionary(tmp_path_factory, **pair)
 
-
-@pytest.mark.slow
-@settings(PATIENT, max_examples=1000)
-@PAIRS
-def test_remap_agrees_with_a_dictionary_long(tmp_path_factory, **pair):
-    check_against_a_dictionary(tmp_path_factory, **pair)
+    run()
 
 
 def check_against_a_dictionary(tmp_path_factory, old, new, shared, order, oov, policy, slice_bytes):
@@ -130,16 +115,6 @@ def check_against_a_dictionary(tmp_path_factory, old, new, shared, order, oov, p
     )
 
 
-def test_remap_to_the_same_vocabulary_changes_nothing(tmp_path):
-    words = vocabulary(b"a", b"b", b"c")
-    source, tables = write(tmp_path / "old", config(words), words)
-    manifest, report = remap(source, config(words), {"v": words}, tmp_path / "new")
-    for key, values in read(tmp_path / "new").items():
-        np.testing.assert_array_equal(values, tables[key])
-    assert manifest.step == 9
-    assert report["tables"]["t"]["kept_traffic"] == 1.0
-
-
 def test_tables_of_one_vocabulary_and_shared_tables_move_alike(tmp_path):
     old, new = vocabulary(b"a", b"b"), vocabulary(b"b", b"c", b"a")
     made = [
@@ -161,8 +136,9 @@ def test_tables_of_one_vocabulary_and_shared_tables_move_alike(tmp_path):
 def test_report_in_checkpoint_tells_traffic_and_largest_changes(tmp_path):
     old, new = vocabulary(b"a", b"b", b"\xff"), vocabulary(b"x", b"a", b"y")  # counts 3, 2, 1
     source, _ = write(tmp_path / "old", config(old), old)
-    _, report = remap(source, config(new), {"v": new}, tmp_path / "new")
+    manifest, report = remap(source, config(new), {"v": new}, tmp_path / "new")
     told = report["tables"]["t"]
+    assert manifest.step == 9
     assert told["kept_traffic"] == pytest.approx(2 / 6)
     assert told["largest_new"] == [{"token": "x", "count": 3}, {"token": "y", "count": 1}]
     assert told["largest_dropped"] == [{"token": "b", "count": 2}, {"token": "\\xff", "count": 1}]
@@ -203,17 +179,7 @@ def test_remap_to_vocabularies_not_of_the_tables_is_refused(tmp_path):
             remap(source, config(words), wrong, tmp_path / "new")
 
 
-def test_changed_optimizer_may_start_its_slots_anew(tmp_path):
-    words = vocabulary(b"a")
-    source, tables = write(tmp_path / "old", config(words, optimizer=SGD()), words)
-    remap(source, config(words), {"v": words}, tmp_path / "new", policy=RemapPolicy(changed_optimizer="reset"))
-    found = read(tmp_path / "new")
-    np.testing.assert_array_equal(found["t"], tables["t"])
-    np.testing.assert_array_equal(found["t/accumulators"], np.full((2, 3), 0.1, np.float32))
-
-
-@pytest.mark.parametrize("dim", [2, 5])
-@pytest.mark.parametrize("slice_bytes", [1, 10**6])
+@pytest.mark.parametrize(("dim", "slice_bytes"), [(2, 1), (5, 10**6)])
 def test_changed_dim_may_keep_the_columns_that_both_have(tmp_path, dim, slice_bytes):
     old, new = vocabulary(b"a", b"b", b"c"), vocabulary(b"c", b"x", b"a")
     source, tables = write(tmp_path / "old", config(old), old)
@@ -229,18 +195,22 @@ def test_changed_dim_may_keep_the_columns_that_both_have(tmp_path, dim, slice_by
     np.testing.assert_array_equal(read(tmp_path / "new")["t/accumulators"], slots)
 
 
-def test_changed_dim_may_start_the_table_anew(tmp_path):
+@pytest.mark.parametrize(
+    ("change", "policy", "dropped"),
+    [({"dim": 4}, {"changed_dim": "reset"}, []), ({"name": "u"}, {"new_tables": "initialize"}, ["t"])],
+)
+def test_table_may_start_from_its_initializer(tmp_path, change, policy, dropped):
     words = vocabulary(b"a")
     source, _ = write(tmp_path / "old", config(words), words)
-    made = config(words, dim=4)
-    _, report = remap(source, made, {"v": words}, tmp_path / "new", policy=RemapPolicy(changed_dim="reset"))
-    expected = token_rows(made.table("t"), [b"a", b"\0" + b"0"], seed=0)
-    np.testing.assert_array_equal(read(tmp_path / "new")["t"], expected)
-    assert report["tables_new"] == ["t"]
+    made = config(words, **change)
+    _, report = remap(source, made, {"v": words}, tmp_path / "new", policy=RemapPolicy(**policy))
+    name = made.tables[0].name
+    expected = token_rows(made.table(name), [b"a", b"\0" + b"0"], seed=0)
+    np.testing.assert_array_equal(read(tmp_path / "new")[name], expected)
+    assert (report["tables_new"], report["tables_dropped"]) == ([name], dropped)
 
 
-@pytest.mark.parametrize("multiply", [False, True])
-@pytest.mark.parametrize("policy", ["reset", "convert"])
+@pytest.mark.parametrize(("policy", "multiply"), [("reset", False), ("convert", False), ("convert", True)])
 def test_change_to_ftrl_does_not_lose_the_rows(tmp_path, policy, multiply):
     """FTRL computes a row from its slots at every update; an update with a zero gradient must not change the row."""
     words = vocabulary(b"a", b"b")
@@ -265,16 +235,6 @@ def test_change_to_ftrl_does_not_lose_the_rows(tmp_path, policy, multiply):
     np.testing.assert_allclose(rows[0], found["t"][0], rtol=1e-5)
     np.testing.assert_allclose(rows[2:], found["t"][2:], rtol=1e-5)
     assert not found["t/linears"][1].any()
-
-
-def test_new_table_may_start_from_its_initializer(tmp_path):
-    words = vocabulary(b"a")
-    source, _ = write(tmp_path / "old", config(words), words)
-    made = config(words, name="u")
-    _, report = remap(source, made, {"v": words}, tmp_path / "new", policy=RemapPolicy(new_tables="initialize"))
-    expected = token_rows(made.table("u"), [b"a", b"\0" + b"0"], seed=0)
-    np.testing.assert_array_equal(read(tmp_path / "new")["u"], expected)
-    assert (report["tables_new"], report["tables_dropped"]) == (["u"], ["t"])
 
 
 def test_rows_of_raw_ids_continue_only_the_same_rows():

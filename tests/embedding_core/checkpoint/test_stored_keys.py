@@ -64,7 +64,7 @@ def test_tables_of_every_engine_are_found(tmp_path):
     on_host = HostEngine(made)
     off_tpu = TPUEmbedding(made, None)
     off_tpu.build()
-    with simulated_tpu(hosts=2, cores_per_host=2).scope():
+    with simulated_tpu(hosts=1, cores_per_host=2).scope():
         on_tpu = TPUEmbedding(made, None)
         on_tpu.build(4)
     holders = {"host": on_host.tables, "off": off_tpu, "tpu": on_tpu}

@@ -12,17 +12,11 @@ from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.optimizers import SGD, Adagrad
 from embedding_core.vocabulary import Vocabulary, evolved_vocabulary
+from support.vocabularies import vocabulary_of
 
 
-def words(*tokens: bytes, private: bool = False) -> Vocabulary:
-    return Vocabulary(
-        name="v",
-        tokens=pa.array(tokens, pa.large_binary()),
-        counts=np.arange(len(tokens), 0, -1, dtype=np.int64),
-        total_count=99,
-        distinct=len(tokens),
-        private=private,
-    )
+def words(*tokens: bytes, **facts) -> Vocabulary:
+    return vocabulary_of(tokens, total_count=99, **facts)
 
 
 def config(vocabulary: Vocabulary, dim: int = 2) -> EmbeddingConfig:
@@ -41,9 +35,6 @@ def write(folder, vocabulary: Vocabulary, dim: int = 2, **tables) -> str:
     return str(folder)
 
 
-ITEM = [[3, 4], [0, 0], [0, np.nan], [1, 0]]
-
-
 @pytest.mark.parametrize("slice_bytes", [1, 10**6])
 def test_summary_counts_norms_dead_rows_and_non_finite_rows(tmp_path, slice_bytes):
     slots = [[0.1, 0.1], [0.1, 0.2], [0.3, 0.1], [0.1, 0.1]]
@@ -58,13 +49,6 @@ def test_summary_counts_norms_dead_rows_and_non_finite_rows(tmp_path, slice_byte
     assert raw["dead_rows"] is None
     assert item["norm"]["greatest"] == 5.0  # of the finite rows
     json.dumps(summary, allow_nan=False)
-
-
-def test_damaged_checkpoint_is_not_summarized(tmp_path):
-    folder = write(tmp_path / "c", words(b"a"))
-    (tmp_path / "c" / "tables.index").write_bytes(b"")
-    with pytest.raises(CheckpointError, match="damaged"):
-        summarize_checkpoint(folder)
 
 
 @pytest.mark.parametrize("slice_bytes", [1, 10**6])
@@ -106,14 +90,15 @@ def test_parquet_holds_tokens_counts_and_vectors(tmp_path, slice_bytes):
 
 
 def test_parquet_of_non_text_tokens_private_tokens_and_raw_ids(tmp_path):
-    write(tmp_path / "c", words(b"a", b"\xff"))
-    write(tmp_path / "p", words(b"secret", private=True))
-    for folder, table in (("c", "item"), ("p", "item"), ("c", "raw")):
-        extract_to_parquet(tmp_path / folder, table, tmp_path / f"{folder}.{table}")
-    assert pq.read_table(tmp_path / "c.item")["token"].to_pylist() == [b"a", b"\xff", None]
-    (digest, none) = pq.read_table(tmp_path / "p.item")["token"].to_pylist()
+    def tokens_of(folder, table):
+        extract_to_parquet(folder, table, tmp_path / "table")
+        return pq.read_table(tmp_path / "table")["token"].to_pylist()
+
+    folder = write(tmp_path / "c", words(b"a", b"\xff"))
+    assert tokens_of(folder, "item") == [b"a", b"\xff", None]
+    assert tokens_of(folder, "raw") == [None] * 4
+    digest, none = tokens_of(write(tmp_path / "p", words(b"secret", private=True)), "item")
     assert (len(digest), none) == (64, None)
-    assert pq.read_table(tmp_path / "c.raw")["token"].to_pylist() == [None] * 4
 
 
 def test_projector_gets_the_most_frequent_rows(tmp_path):
