@@ -101,7 +101,7 @@ CAMPAIGNS = {
         "two parameter servers and two workers: seeds against one process, kills, a pipeline",
         f"{PYTEST} -n 0 tests/parameter_server",
         12,
-        needs="`SEEDS=3 TURNS=3`",
+        needs="`SEEDS=3`",
     ),
     "dask": Campaign(
         "Beam's components and the demo on a Dask cluster, a worker killed midway",

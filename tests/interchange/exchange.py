@@ -9,6 +9,7 @@ these files and fails if the values differ; results of new computations may diff
 runs this script, with the folders of the test modules that it imports on PYTHONPATH.
 """
 
+import dataclasses
 import json
 import shutil
 import sys
@@ -20,7 +21,6 @@ import pyarrow as pa
 import tensorflow as tf
 import test_checkpoint_export
 import test_export
-import test_training
 import tf_keras
 
 from embedding_core.checkpoint import BundleReader, CheckpointSeries, load_checkpoint_into, verify, write_tables
@@ -30,6 +30,7 @@ from embedding_core.model_inputs import model_inputs
 from embedding_core.serving import export_embeddings, export_model
 from embedding_core.training import train
 from embedding_core.vocabulary import load_vocabulary, save_vocabulary
+from support.training_jobs import job_in
 from support.vocabularies import vocabulary_of
 
 tpu = tf.tpu.experimental.embedding
@@ -93,11 +94,15 @@ def stop(step, *_):
         raise _StoppedError
 
 
+def stopped_job(place):
+    return dataclasses.replace(job_in(place, **RESUMED), arguments={"hidden_units": [8], "dropout": 0.2})
+
+
 def write_training(folder):
     """Write the checkpoint and tables of a training at step 20, and the tables of the same training at its end."""
     place = folder / "training"
     place.mkdir()
-    job = test_training.job_in(place, **RESUMED)
+    job = stopped_job(place)
     try:
         train(job, str(folder / "stopped"), resume_folder=str(place / "series"), progress=stop)
     except _StoppedError:
@@ -126,7 +131,7 @@ def read_training(folder):
     """Resume the stopped training; its tables equal those of the training without a stop, within rounding."""
     with tempfile.TemporaryDirectory() as copy:
         place = Path(shutil.copytree(folder / "training", copy, dirs_exist_ok=True))
-        job = test_training.job_in(place, **RESUMED)
+        job = stopped_job(place)
         result = train(job, str(place / "continued"), resume_folder=str(place / "series"))
         assert (result.history.facts["resumed_at"], result.step) == (STOPPED, STEPS)
         found = tables_of(result.checkpoint)

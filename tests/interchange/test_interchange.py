@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 CORE_TESTS = HERE.parent / "embedding_core"
 PARTS = ("stopped", "embeddings")
 NEWEST = os.environ.get("NEWEST", "")
-FOLDERS = (HERE.parents[1], HERE.parent, *(CORE_TESTS / name for name in ("serving", "training")))
+FOLDERS = (HERE.parents[1], HERE.parent, CORE_TESTS / "serving")
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": os.pathsep.join(map(str, FOLDERS)),

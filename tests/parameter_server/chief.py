@@ -1,11 +1,10 @@
 """Runs as the chief of a cluster, in a process of its own: TensorFlow connects a process to one cluster only.
 
 `chief.py exact OUT` compares the tables on servers with the host engine; `chief.py train OUT --folder F --settings S`
-trains the small job of `tests/embedding_core/training`; `both` does both. The results are JSON.
+trains the small job of `support.training_jobs`; `both` does both. The results are JSON.
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 import numpy as np
 import tensorflow as tf
+from jobs import large_job
 
 from embedding_core.checkpoint.bundle import BundleReader
 from embedding_core.checkpoint.stored_keys import training_key
@@ -24,6 +24,7 @@ from embedding_core.layer import TPUEmbedding
 from embedding_core.optimizers import FTRL, SGD, Adagrad, AdagradMomentum, Adam
 from embedding_core.parameter_server.strategy import parameter_server_strategy
 from embedding_core.training import train
+from support.training_jobs import job_in
 
 STEPS, BATCH, WIDTH = 4, 32, 6
 ROWS = 700  # two servers have 350 rows each; the table of 20 rows is whole
@@ -126,22 +127,11 @@ def _error_of_bad_id(layer, coordinator, step):
     return None
 
 
-def _module(name, folder=Path(__file__).parent):
-    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def _cases():
-    return _module("test_training", Path(__file__).parents[1] / "embedding_core" / "training")
-
-
 def trained(folder, settings):
     """Train the small job, and return its figures."""
     folder = Path(folder)
     name, large = settings.pop("run", "run"), settings.pop("large", False)
-    job = _module("jobs").large_job(folder, **settings) if large else _cases().job_in(folder, **settings)
+    job = (large_job if large else job_in)(folder, **settings)
     try:
         result = train(job, str(folder / name), resume_folder=str(folder / f"{name}-resume"))
     except EmbeddingError as error:

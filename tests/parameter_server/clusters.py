@@ -96,10 +96,11 @@ def started_chief(cluster, folder, mode, **settings):
     out = Path(folder) / "out.json"
     out.unlink(missing_ok=True)
     arguments = ["--folder", str(folder), "--settings", json.dumps({"strategy": "parameter_server", **settings})]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "CUDA_VISIBLE_DEVICES": ""}
     with open(Path(folder) / "chief.log", "w") as log:
         chief = subprocess.Popen(
             [sys.executable, str(CHIEF), mode, str(out), *arguments],
-            env={**os.environ, "TF_CONFIG": cluster.config, "CUDA_VISIBLE_DEVICES": ""},
+            env={**environment, "TF_CONFIG": cluster.config},
             stdout=log,
             stderr=log,
         )

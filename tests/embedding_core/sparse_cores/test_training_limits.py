@@ -1,9 +1,7 @@
 """The limits of a job are those of the batches that the trainer's own strategy gets, replica by replica."""
 
 import dataclasses
-import importlib.util
 import itertools
-import pathlib
 
 import numpy as np
 import pytest
@@ -17,15 +15,12 @@ from embedding_core.training import EarlyStopping, Negatives
 from embedding_core.training.device_choice import Placement, choose_placement
 from embedding_core.training.encoded_rows import RowsFolder
 from embedding_core.training.job import JobData
+from support.tf_examples import write_rows
+from support.training_jobs import job_of_lists
 
-_spec = importlib.util.spec_from_file_location(
-    "encoded_cases", pathlib.Path(__file__).parents[1] / "training" / "test_encoded_rows.py"
-)
-cases = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(cases)
-
-ONE_HOST = named_topology("v6e-4")
-TWO_HOSTS = Topology(name="two hosts", hosts=2, cores_per_host=2, bytes_per_core=2**30, sparse_cores=2)
+ONE_HOST = Topology(name="one host", hosts=1, cores_per_host=2, bytes_per_core=2**30, sparse_cores=2)
+TWO_HOSTS = Topology(name="two hosts", hosts=2, cores_per_host=1, bytes_per_core=2**30, sparse_cores=2)
+STOPPING = EarlyStopping(validation_fraction=0.2)
 
 
 class _TpuOfManyHosts(Placement):
@@ -37,7 +32,7 @@ class _TpuOfManyHosts(Placement):
 
 
 def _job(folder, **settings):
-    return cases._job(folder, wide=False, positives="negatives" in settings, **{"epochs": 2, **settings})
+    return job_of_lists(folder, wide=False, positives="negatives" in settings, **{"epochs": 2, **settings})
 
 
 def _limits_on_simulated_replicas(job, topology):
@@ -60,24 +55,16 @@ def _limits_on_simulated_replicas(job, topology):
 
 
 @pytest.mark.parametrize(
-    ("topology", "settings"),
+    ("topology", "apart", "settings"),
     [
-        (ONE_HOST, {}),
-        (ONE_HOST, {"early_stopping": EarlyStopping(validation_fraction=0.2)}),
-        (ONE_HOST, {"negatives": Negatives(feature="word", per_positive=2)}),
-        (TWO_HOSTS, {"batch_size": 16, "shuffle_buffer": 5, "steps": 11, "epochs": None}),
-        pytest.param(
-            TWO_HOSTS,
-            {"batch_size": 16, "early_stopping": EarlyStopping(validation_fraction=0.2)},
-            marks=pytest.mark.slow,
-        ),
-        (TWO_HOSTS, {"batch_size": 16, "early_stopping": EarlyStopping(validation_fraction=0.2), "eval_files": 1}),
+        (ONE_HOST, False, {"early_stopping": STOPPING, "negatives": Negatives(feature="word", per_positive=2)}),
+        (TWO_HOSTS, True, {"batch_size": 16, "shuffle_buffer": 5, "steps": 11, "epochs": None}),
+        (TWO_HOSTS, False, {"batch_size": 16, "early_stopping": STOPPING}),  # both hosts read the file to evaluate
     ],
 )
-def test_limits_are_those_of_the_replicas_batches(tmp_path, topology, settings):
-    one_eval_file = settings.pop("eval_files", 0) == 1  # which both hosts read
+def test_limits_are_those_of_the_replicas_batches(tmp_path, topology, apart, settings):
     job = _job(tmp_path, **settings)
-    if topology.hosts > 1 and not one_eval_file:
+    if apart:
         job = dataclasses.replace(job, shard_files=True, eval_files=job.train_files)
     made = sparse_core_limits(job, topology)
     size, steps, stacks = _limits_on_simulated_replicas(job, topology)
@@ -88,7 +75,7 @@ def test_limits_are_those_of_the_replicas_batches(tmp_path, topology, settings):
 
 def test_rows_of_hosts_with_files_of_their_own_are_not_encoded(tmp_path):
     job = dataclasses.replace(_job(tmp_path), shard_files=True)
-    placement = choose_placement(job.training.replace(strategy="simulated_tpu", topology="2x2"))
+    placement = choose_placement(job.training.replace(strategy="simulated_tpu", topology="2x1"))
     folder = tmp_path / "rows"
     folder.mkdir()
     data = JobData(dataclasses.replace(job, eval_files=job.train_files), placement, RowsFolder(str(folder), False))
@@ -98,27 +85,33 @@ def test_rows_of_hosts_with_files_of_their_own_are_not_encoded(tmp_path):
 
 def test_batches_to_evaluate_count_too(tmp_path):
     train, same = (
-        cases.cases.write(tmp_path / name, [cases._example(words, [], [], 0.0, 1)] * 64)
-        for name, words in (("empty.gz", []), ("same.gz", ["w1"]))
+        write_rows(tmp_path / name, [{"word": word, "number": 0.0, "label": 1}] * 64, "GZIP")
+        for name, word in (("empty.gz", None), ("same.gz", b"w1"))
     )
     job = dataclasses.replace(_job(tmp_path), train_files=[train], eval_files=[same])
     made = sparse_core_limits(job, ONE_HOST)
     assert made["batches_evaluated"] == 2
-    assert max(one["max_ids_per_partition"] for one in made["stacks"]) == 4  # the rows of a SparseCore, all with one id
+    assert max(one["max_ids_per_partition"] for one in made["stacks"]) == 8  # the rows of a SparseCore, all with one id
 
 
-def test_long_training_gets_a_bound(tmp_path):
-    job = _job(tmp_path, steps=100, epochs=None)
-    made, exact = sparse_core_limits(job, ONE_HOST, max_rows=32 * 40), sparse_core_limits(job, ONE_HOST)
+@pytest.fixture(scope="module")
+def long(tmp_path_factory):
+    """A job of 100 steps and its limits."""
+    job = _job(tmp_path_factory.mktemp("long"), steps=100, epochs=None)
+    return job, sparse_core_limits(job, ONE_HOST)
+
+
+def test_long_training_gets_a_bound(long):
+    job, exact = long
+    made = sparse_core_limits(job, ONE_HOST, max_rows=32 * 40)
     assert (made["method"], made["batches"], made["batches_drawn"], made["confidence"]) == ("bound", 100, 40, 0.99)
     for bound, seen in zip(made["stacks"], exact["stacks"], strict=True):
         assert seen["max_ids_per_partition"] <= bound["max_ids_per_partition"]
 
 
-def test_drift_is_against_the_previous_run(tmp_path):
-    job = _job(tmp_path)
-    before = sparse_core_limits(job, ONE_HOST)["stacks"]
-    drift = sparse_core_limits(job, ONE_HOST, previous=before)["drift"]
+def test_drift_is_against_the_previous_run(long):
+    job, exact = long
+    drift = sparse_core_limits(job, ONE_HOST, previous=exact["stacks"])["drift"]
     assert {one["batches_over"] for one in drift.values()} == {0}
 
 
@@ -127,5 +120,5 @@ def test_slice_without_sparse_cores_has_no_limits(tmp_path):
 
 
 def test_batch_that_does_not_divide_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="is 36 with negatives, not a multiple of the 8 SparseCores"):
-        sparse_core_limits(_job(tmp_path, batch_size=36), ONE_HOST)
+    with pytest.raises(ConfigError, match="is 34 with negatives, not a multiple of the 4 SparseCores"):
+        sparse_core_limits(_job(tmp_path, batch_size=34), ONE_HOST)

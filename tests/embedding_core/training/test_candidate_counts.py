@@ -1,8 +1,7 @@
-import itertools
+import dataclasses
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.tasks import POSITIVE
@@ -12,6 +11,8 @@ from embedding_core.training.drawn_candidates import candidate_counts
 from embedding_core.training.encoded_rows import rows_folder
 from embedding_core.training.job import JobData
 from embedding_core.training.training_inputs import Inputs
+from support.tf_examples import write_rows
+from support.vocabularies import write_tokens
 
 ROWS = [(["a", "b"], "a"), (["a"], "c"), (["b", "b"], "a"), ([], "unknown"), (["c"], "")]
 SUMMED = {"items": np.array([6, 3, 2])}  # counts of both features, in the rows of two splits
@@ -19,7 +20,6 @@ SUMMED = {"items": np.array([6, 3, 2])}  # counts of both features, in the rows 
 
 def inputs(folder, tables):
     """Return inputs with an item in the first and a history in the last of the named tables."""
-    (folder / "items.txt").write_text("a\nb\nc\n", encoding="utf-8")
     return Inputs(
         config=EmbeddingConfig(
             tables=[
@@ -30,42 +30,29 @@ def inputs(folder, tables):
                 FeatureConfig(name="history", table=tables[-1], column=ColumnConfig(name="history", multivalent=True)),
             ],
         ),
-        vocabularies={"items": str(folder / "items.txt")},
+        vocabularies=write_tokens(folder, {"items": [b"a", b"b", b"c"]}),
         tasks=(POSITIVE,),
     )
 
 
 def write(path, rows):
-    with tf.io.TFRecordWriter(path) as writer:
-        for history, item in rows:
-            columns = {"history": [one.encode() for one in history], "item": [item.encode()]}
-            features = {
-                name: tf.train.Feature(bytes_list=tf.train.BytesList(value=values)) for name, values in columns.items()
-            }
-            writer.write(
-                tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(deterministic=True)
-            )
-    return path
-
-
-@pytest.fixture
-def file(tmp_path):
-    return write(str(tmp_path / "rows"), ROWS)
+    columns = ({"history": [token.encode() for token in history], "item": item.encode()} for history, item in rows)
+    return write_rows(path, columns)
 
 
 @pytest.mark.parametrize("tables", [["items"], ["items", "items_of_histories"]])
-def test_a_history_of_the_same_vocabulary_is_not_counted(tmp_path, file, tables):
+def test_a_history_of_the_same_vocabulary_is_not_counted(tmp_path, tables):
+    file = write(tmp_path / "rows", ROWS)
     found = candidate_counts(inputs(tmp_path, tables), "item", [file], SUMMED)
     assert found.tolist() == [2, 0, 1]
 
 
-@pytest.mark.parametrize("epochs", [1, 2])  # rows that are read twice are encoded
-def test_negatives_by_count_are_not_drawn_from_a_history(tmp_path, epochs):
-    """No row has the item b, but every history has it."""
-    files = [write(str(tmp_path / name), [(["b"] * 9, item) for item in "aac" * 40]) for name in ("train", "eval")]
+def test_negatives_by_count_are_not_drawn_from_a_history(tmp_path):
+    """No row has the item b, but every history has it. Rows are read twice, so they are encoded."""
+    files = [write(tmp_path / name, [(["b"] * 9, item) for item in "aac" * 40]) for name in ("train", "eval")]
     job = TrainingJob(
         inputs=inputs(tmp_path, ["items"]),
-        training=TrainingConfig(epochs=epochs, negatives={"feature": "item", "distribution": "count"}),
+        training=TrainingConfig(epochs=2, negatives={"feature": "item", "distribution": "count"}),
         model="pipelines.models.ranking",
         train_files=files[:1],
         eval_files=files[1:],
@@ -73,7 +60,7 @@ def test_negatives_by_count_are_not_drawn_from_a_history(tmp_path, epochs):
     )
     with rows_folder(None) as folder:
         data = JobData(job, choose_placement(job.training), folder)
-        (drawn,) = (batch for batch in itertools.islice(data.train(0), 1))
+        drawn = next(iter(data.train(0)))
     items = drawn["ids"]["item"].flat_values.numpy()[data.rows :]
     assert len(items) == data.rows
     assert set(items) == {0, 2}
@@ -82,8 +69,6 @@ def test_negatives_by_count_are_not_drawn_from_a_history(tmp_path, epochs):
 def test_a_vocabulary_of_one_feature_has_the_counts(tmp_path):
     given = inputs(tmp_path, ["items"])
     alone = EmbeddingConfig(tables=given.config.tables, features=given.config.features[:1])
-    found = candidate_counts(
-        Inputs(config=alone, vocabularies=given.vocabularies, tasks=given.tasks), "item", [], SUMMED
-    )
+    found = candidate_counts(dataclasses.replace(given, config=alone), "item", [], SUMMED)
     assert found is SUMMED["items"]
     assert candidate_counts(given, "item", [], {}) is None

@@ -1,8 +1,6 @@
 """Hosts that read different files see every row once, with the same results as one host that reads all files."""
 
 import dataclasses
-import importlib.util
-import pathlib
 
 import numpy as np
 import pytest
@@ -14,65 +12,50 @@ from embedding_core.training import EarlyStopping, Negatives, train
 from embedding_core.training.device_choice import Placement
 from embedding_core.training.job import JobData
 from embedding_core.training.row_stream import bound_to_one_process, files_by_host, refuse_local_paths
-
-_spec = importlib.util.spec_from_file_location("training_cases", pathlib.Path(__file__).with_name("test_training.py"))
-cases = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(cases)
+from support.tf_examples import write_rows
+from support.training_jobs import SPEC, WITHOUT_DROPOUT, job_in, numbered, rows_by_host, state_of, transform
 
 
 def job_of(folder, sizes, **training):
     """A job whose file k has sizes[k] rows; `number` counts the rows from 1, and the labels alternate."""
-    job, names, first = cases.job_in(folder, **training), [], 1
+    job, names, first = job_in(folder, **training), [], 1
     for place, size in enumerate(sizes):
-        rows = [cases.example(f"w{number % 7}", float(number), number % 2) for number in range(first, first + size)]
-        names.append(cases.write(folder / f"part-{place}.gz", rows))
+        names.append(write_rows(folder / f"part-{place}.gz", numbered(first, first + size - 1), "GZIP"))
         first += size
     return dataclasses.replace(job, train_files=names, eval_files=names, shard_files=True)
 
 
-def seen(batches, strategy, steps):
-    """Return the `number` of every row of nonzero weight by host, and the number of rows that each batch reports."""
-    hosts = [[] for _ in range(strategy.hosts)]
-    said = []
-    for _, batch in zip(range(steps), batches, strict=False):
-        parts = zip(
-            *(strategy.experimental_local_results(one) for one in (batch["dense"]["number"], batch["weight"])),
-            strict=True,
-        )
-        for core, (numbers, weights) in enumerate(parts):
-            hosts[core // strategy.cores_per_host] += numbers.numpy()[weights.numpy() > 0].tolist()
-        said.append(
-            sum(int(rows) for rows in strategy.experimental_local_results(batch["rows"])) // strategy.cores_per_host
-        )
-    return hosts, said
+def data_of_two_hosts(job, cores_per_host=1):
+    strategy = simulated_tpu(hosts=2, cores_per_host=cores_per_host)
+    return JobData(job, Placement("simulated_tpu", strategy)), strategy
 
 
-@pytest.mark.parametrize("sizes", [(9, 3, 2), (1, 17), (5, 0, 4, 4)])
-def test_hosts_read_own_files_and_each_row_once_in_an_epoch(tmp_path, sizes):
-    strategy = simulated_tpu(hosts=2, cores_per_host=2)
-    data = JobData(job_of(tmp_path, sizes, batch_size=8), Placement("simulated_tpu", strategy))
+@pytest.mark.parametrize(("sizes", "cores"), [((1, 17), 1), ((5, 0, 4, 4), 2)])
+def test_hosts_read_own_files_and_each_row_once_in_an_epoch(tmp_path, sizes, cores):
+    data, strategy = data_of_two_hosts(job_of(tmp_path, sizes, batch_size=8), cores)
     firsts = np.cumsum([0, *sizes])
-    own = [{n for k in range(host, len(sizes), 2) for n in range(firsts[k] + 1, firsts[k + 1] + 1)} for host in (0, 1)]
-    for batches in (data.train(0), data.train(data.steps_per_epoch), data.eval()):
-        hosts, said = seen(batches, strategy, data.steps_per_epoch)
-        assert [sorted(one) for one in hosts] == [sorted(one) for one in own]
-        assert sum(said) == sum(sizes)
+    own = [[n for k in range(host, len(sizes), 2) for n in range(firsts[k] + 1, firsts[k + 1] + 1)] for host in (0, 1)]
     assert data.steps_per_epoch == max(-(-len(one) // 4) for one in own)
+    hosts, said = rows_by_host(data.eval(), strategy, data.steps_per_epoch)
+    assert [sorted(one) for one in hosts] == own
+    assert sum(said) == sum(sizes)
+    hosts, said = rows_by_host(data.train(0), strategy, 2 * data.steps_per_epoch)
+    for seen, expected in zip(hosts, own, strict=True):
+        assert sorted(seen[: len(expected)]) == sorted(seen[len(expected) :]) == expected
+    assert sum(said) == 2 * sum(sizes)
 
 
 def test_run_that_goes_on_in_an_epoch_sees_what_is_left_of_it(tmp_path):
-    strategy = simulated_tpu(hosts=2, cores_per_host=2)
-    data = JobData(job_of(tmp_path, (20, 9), batch_size=8), Placement("simulated_tpu", strategy))
-    whole, _ = seen(data.train(0), strategy, 5)
-    rest, _ = seen(data.train(2), strategy, 3)
+    data, strategy = data_of_two_hosts(job_of(tmp_path, (20, 9), batch_size=8))
+    whole, _ = rows_by_host(data.train(0), strategy, 5)
+    rest, _ = rows_by_host(data.train(2), strategy, 3)
     assert rest == [one[8:] for one in whole]
 
 
 def test_hosts_draw_negatives_of_their_own(tmp_path):
-    strategy = simulated_tpu(hosts=2, cores_per_host=1)
     job = job_of(tmp_path, (8, 8), batch_size=16, negatives=Negatives(feature="word", per_positive=7))
-    batch = next(iter(JobData(job, Placement("simulated_tpu", strategy)).train(0)))
-    one, other = strategy.experimental_local_results(batch["ids"]["word"])
+    data, strategy = data_of_two_hosts(job)
+    one, other = strategy.experimental_local_results(next(iter(data.train(0)))["ids"]["word"])
     assert one.to_list() != other.to_list()
 
 
@@ -81,17 +64,16 @@ def test_hosts_draw_negatives_of_their_own(tmp_path):
 )
 def test_uneven_hosts_train_as_one_machine_on_the_same_batches(tmp_path, stopping):
     """The hosts have 100 and 50 rows, and each step's batch has all 150, or all but those of the validation part."""
-    settings = {"epochs": 3, "dense_optimizer": {"learning_rate": 0.01}, "early_stopping": stopping}
-    job = dataclasses.replace(job_of(tmp_path, (100, 50), **settings, batch_size=150), shard_files=None)
-    given = {"arguments": {"hidden_units": [8], "dropout": 0.0}}
-    alone = train(dataclasses.replace(job, **given), str(tmp_path / "alone"))
-    training = job.training.replace(batch_size=200, strategy="simulated_tpu", topology="2x2")
-    apart = train(dataclasses.replace(job, **given, training=training, shard_files=True), str(tmp_path / "apart"))
+    job = job_of(tmp_path, (100, 50), epochs=3, early_stopping=stopping, batch_size=150)
+    job = dataclasses.replace(job, shard_files=None, arguments=WITHOUT_DROPOUT)
+    alone = train(job, str(tmp_path / "alone"))
+    training = job.training.replace(batch_size=200, strategy="simulated_tpu", topology="2x1")
+    apart = train(dataclasses.replace(job, training=training, shard_files=True), str(tmp_path / "apart"))
     assert [run.history.facts["steps_done"] for run in (alone, apart)] == [3, 3]
     after = [0, 0] if stopping is None else [1, 1]
     assert [run.history.facts.get("validation_steps", 0) for run in (alone, apart)] == after
-    for key, value in cases.state_of(alone).items():
-        np.testing.assert_allclose(value, cases.state_of(apart)[key], rtol=2e-4, atol=2e-5, err_msg=key)
+    for key, value in state_of(alone).items():
+        np.testing.assert_allclose(value, state_of(apart)[key], rtol=2e-4, atol=2e-5, err_msg=key)
 
 
 def test_fewer_files_than_hosts_are_refused_or_read_by_all():
@@ -101,9 +83,8 @@ def test_fewer_files_than_hosts_are_refused_or_read_by_all():
 
 
 def test_batch_that_hosts_cannot_share_is_refused(tmp_path):
-    placement = Placement("simulated_tpu", simulated_tpu(hosts=2, cores_per_host=1))
     with pytest.raises(ConfigError, match=r"`batch_size` is 7: each of 2 hosts .* write 6 or 8"):
-        JobData(job_of(tmp_path, (4, 4), batch_size=7), placement)
+        data_of_two_hosts(job_of(tmp_path, (4, 4), batch_size=7))
 
 
 def test_path_of_one_machine_is_refused():
@@ -125,7 +106,7 @@ def test_transform_that_other_hosts_cannot_run_is_named():
     def by_table(raw):
         return {"number": table.lookup(tf.cast(raw["number"], tf.int32))}
 
-    assert list(bound_to_one_process(cases.transform, cases.SPEC)) == []
+    assert list(bound_to_one_process(transform, SPEC)) == []
     assert "Python" in next(bound_to_one_process(in_python, spec))
     assert "Python" in next(bound_to_one_process(in_a_map, spec))
     assert "lookup table" in next(bound_to_one_process(by_table, spec))

@@ -1,18 +1,16 @@
 """A training reads the rows that a previous training encoded, if they are undamaged and of the same data."""
 
 import dataclasses
-import importlib.util
 import pathlib
 
 import pytest
 
 from embedding_core.storage import locked_folder
 from embedding_core.training import encoded_rows, train
+from embedding_core.training.device_choice import choose_placement
 from embedding_core.training.encoded_rows import rows_folder, rows_key
-
-_spec = importlib.util.spec_from_file_location("training_cases", pathlib.Path(__file__).with_name("test_training.py"))
-cases = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(cases)
+from embedding_core.training.job import JobData
+from support.training_jobs import assert_same, job_in, state_of
 
 
 @pytest.fixture
@@ -28,23 +26,27 @@ def encoded(monkeypatch):
     return folders
 
 
-def _train(job, tmp_path, rows):
-    return cases.state_of(train(job, str(tmp_path / "run"), rows=str(rows)))
+def _read(job, rows):
+    """Return the numbers of all rows of a training, which reads `rows` or encodes into it, and of its evaluation."""
+    with rows_folder(str(rows)) as folder:
+        data = JobData(job, choose_placement(job.training), folder)
+        batches = [*data.all_batches(), *data.eval()]
+        return [batch["dense"]["number"].numpy().ravel().tolist() for batch in batches]
 
 
 def test_second_training_reads_what_the_first_encoded(tmp_path, encoded):
-    job, rows = cases.job_in(tmp_path, epochs=2), tmp_path / "rows" / "key"
-    plain = cases.state_of(train(job, str(tmp_path / "plain")))
+    job, rows = job_in(tmp_path, epochs=2), tmp_path / "rows" / "key"
+    plain = state_of(train(job, str(tmp_path / "plain")))
     encoded.clear()
     for _ in range(2):
-        cases.assert_same(_train(job, tmp_path, rows), plain)
+        assert_same(state_of(train(job, str(tmp_path / "run"), rows=str(rows))), plain)
     assert encoded == [rows / "train", rows / "eval"]
 
 
 @pytest.mark.parametrize("damage", ["content", "file", "manifest"])
 def test_damaged_rows_are_encoded_again(tmp_path, encoded, damage):
-    job, rows = cases.job_in(tmp_path, epochs=2), tmp_path / "rows" / "key"
-    first = _train(job, tmp_path, rows)
+    job, rows = job_in(tmp_path, epochs=2), tmp_path / "rows" / "key"
+    first = _read(job, rows)
     file = rows / "train" / ("manifest.json" if damage == "manifest" else "00001")
     if damage == "content":
         data = bytearray(file.read_bytes())
@@ -53,17 +55,17 @@ def test_damaged_rows_are_encoded_again(tmp_path, encoded, damage):
     else:
         file.unlink()
     encoded.clear()
-    cases.assert_same(_train(job, tmp_path, rows), first)
+    assert _read(job, rows) == first
     assert encoded == [rows / "train"]
 
 
 def test_rows_in_use_are_neither_read_nor_removed(tmp_path, encoded):
-    job, rows = cases.job_in(tmp_path, epochs=2), tmp_path / "rows" / "key"
-    first = _train(job, tmp_path, rows)
+    job, rows = job_in(tmp_path, epochs=2), tmp_path / "rows" / "key"
+    first = _read(job, rows)
     encoded.clear()
     with locked_folder(str(rows), wait=False) as locked:
         assert locked
-        cases.assert_same(_train(job, tmp_path, rows), first)
+        assert _read(job, rows) == first
         with rows_folder(str(tmp_path / "rows" / "other")) as other:
             assert other.is_kept
         assert (rows / "train" / "00000").exists()
@@ -74,7 +76,7 @@ def test_rows_in_use_are_neither_read_nor_removed(tmp_path, encoded):
 
 
 def test_key_is_of_what_rows_are_made_of(tmp_path):
-    job = cases.job_in(tmp_path, epochs=2)
+    job = job_in(tmp_path, epochs=2)
     files = [*job.train_files, *job.eval_files]
 
     def key(**changes):

@@ -2,22 +2,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.optimizers import DEFAULT_OPTIMIZER, SGD
 from embedding_core.training import TrainingConfig
 from embedding_core.training.learning_rate_decay import LinearDecay, config_with_decay, dense_optimizer
+from support.tables import config_of
 
-CONFIG = EmbeddingConfig(
-    tables=(
-        TableConfig(name="own", vocabulary_size=2, dim=1, optimizer=SGD(learning_rate=0.5)),
-        TableConfig(name="other", vocabulary_size=2, dim=1, optimizer=DEFAULT_OPTIMIZER),
-        TableConfig(name="third", vocabulary_size=2, dim=1, optimizer=DEFAULT_OPTIMIZER),
-    ),
-    features=tuple(FeatureConfig(name=name, table=name) for name in ("own", "other", "third")),
-)
+OTHER = {"optimizer": DEFAULT_OPTIMIZER}
+CONFIG = config_of(own={"optimizer": SGD(learning_rate=0.5)}, other=OTHER, third=OTHER)
 
 
-def test_linear_decay_reaches_zero_at_the_last_step():
+def test_linear_decay_reaches_zero_and_equal_rates_are_one_callable():
     step = tf.Variable(0, dtype=tf.int64)
     made = config_with_decay(CONFIG, LinearDecay(step, 10))
     rate = made.table("own").optimizer.learning_rate
@@ -26,10 +20,6 @@ def test_linear_decay_reaches_zero_at_the_last_step():
         step.assign(done)
         falling.append(float(rate()))
     assert falling == [0.5, 0.25, 0.0]
-
-
-def test_equal_rates_are_one_callable():
-    made = config_with_decay(CONFIG, LinearDecay(tf.Variable(0), 10))
     assert made.table("other").optimizer.learning_rate is made.table("third").optimizer.learning_rate
 
 

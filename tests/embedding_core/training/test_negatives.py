@@ -82,20 +82,19 @@ def test_candidate_with_features_is_taken_whole_from_another_row():
     assert drawn["dense"]["price"][:, 0].numpy().tolist() == items
 
 
-@pytest.mark.parametrize("candidate", [(), ("words",)])
-def test_rows_of_label_zero_give_no_negatives(candidate):
-    drawn = made(Negatives(feature="item", candidate_features=candidate), label=0.0)
+@pytest.mark.parametrize(
+    ("candidate", "rows"),
+    [((), {"label": 0.0}), (("words",), {"label": 0.0}), (("words",), {"count": 1})],
+    ids=["label 0", "whole candidates, label 0", "no other candidate"],
+)
+def test_rows_without_a_candidate_give_no_negatives(candidate, rows):
+    drawn = made(Negatives(feature="item", candidate_features=candidate), **rows)
     assert drawn["label"].shape == [0, 1]
-
-
-def test_lone_row_has_no_other_candidate():
-    assert made(Negatives(feature="item", candidate_features=("words",)), count=1)["label"].shape == [0, 1]
 
 
 @pytest.mark.parametrize(
     ("negatives", "message"),
     [
-        (Negatives(feature="nothing"), "'nothing'"),
         (Negatives(feature="price"), "'price'"),
         (Negatives(feature="item", distribution="count"), "no counts"),
     ],

@@ -35,7 +35,7 @@ def test_padded_says_its_size_statically():
     assert graph.structured_outputs["label"].shape.as_list() == [4, 1]
 
 
-@pytest.mark.parametrize(("hosts", "replicas"), [(1, 1), (1, 2), (2, 4), (3, 6)])
+@pytest.mark.parametrize(("hosts", "replicas"), [(1, 1), (3, 6)])
 def test_replica_batches_are_the_global_batch_in_order(hosts, replicas):
     batches = tf.data.Dataset.range(2, 4, output_type=tf.int32).map(lambda less: _batch(7 - less))
     parts = [list(replica_batches(batches, 12, context)) for context in _contexts(hosts, replicas)]

@@ -8,23 +8,10 @@ from embedding_core.training.finished_run import RunDescription
 from embedding_core.training_config import EarlyStopping, Negatives, TrainingConfig
 
 
-def test_config_round_trips_through_json():
-    config = TrainingConfig(
-        steps=9,
-        class_weights=(1.0, 2.5),
-        early_stopping=EarlyStopping(metric="loss", patience=2),
-        negatives=Negatives(feature="item", candidate_features=("item", "words")),
-    )
-    assert TrainingConfig.from_mapping(json.loads(config.to_json())) == config
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("batch_size", 0),
         ("dense_optimizer.learning_rate", -1.0),
-        ("seed", 1.5),
-        ("strategy", "gpus"),
         ("dense_optimizer.name", "adammm"),
         ("class_weights", (1.0,)),
         ("steps", 3),
@@ -36,9 +23,7 @@ def test_value_out_of_range_is_refused_by_name(field, value):
         TrainingConfig(epochs=1, **{section: {key: value} if key else value})
 
 
-@pytest.mark.parametrize(
-    ("topology", "parts"), [("v3-8", "8 cores"), ("v5p-8", "16 SparseCores"), ("v6e-8", "16 SparseCores")]
-)
+@pytest.mark.parametrize(("topology", "parts"), [("v3-8", "8 cores"), ("v5p-8", "16 SparseCores")])
 def test_batch_that_the_slice_cannot_share_is_refused(topology, parts):
     with pytest.raises(ConfigError, match=f"not a multiple of the {parts} of `topology` '{topology}'"):
         TrainingConfig(batch_size=36, topology=topology)
@@ -75,21 +60,13 @@ def test_run_that_recorded_an_optimizer_of_tables_is_read(tmp_path):
     assert RunDescription.load(str(tmp_path)) == description
 
 
-def test_unknown_field_is_refused():
-    with pytest.raises(ConfigError, match="colour"):
-        TrainingConfig.from_mapping({"epochs": 1, "colour": "red"})
-
-
-def test_first_evaluation_is_better_than_none():
-    assert EarlyStopping().is_better("auc", 0.1, float("nan"))
-
-
 @pytest.mark.parametrize(("metric", "better", "worse"), [("auc", 0.9, 0.8), ("loss", 0.1, 0.2)])
 def test_better_depends_on_the_metric(metric, better, worse):
     stopping = EarlyStopping(metric=metric, min_delta=0.05)
     assert stopping.is_better(metric, better, worse)
     assert not stopping.is_better(metric, worse, better)
     assert not stopping.is_better(metric, better, better)
+    assert stopping.is_better(metric, worse, float("nan"))
 
 
 def test_metric_follows_the_labels_if_it_is_not_given():

@@ -9,6 +9,8 @@ from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, 
 from embedding_core.tasks import POSITIVE
 from embedding_core.training import Inputs
 from embedding_core.training.training_inputs import RowParser
+from support.tf_examples import example
+from support.vocabularies import write_tokens
 
 WORDS = {"string": ["a", "b", "caf\u00e9", "-7"], "int64": ["-7", "0", "12"], "float32": ["0.1", "1e+20", "0"]}
 VALUES = {
@@ -18,32 +20,20 @@ VALUES = {
 }
 
 
-def _feature_of(value):
-    if isinstance(value, bytes):
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
-    if isinstance(value, float):
-        return tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
-
-
 def _rows(columns, count, seed):
     """Serialized rows; a column has no value in some of them."""
     random = np.random.default_rng(seed)
     for _ in range(count):
         given = {name: VALUES[kind][random.integers(len(VALUES[kind]))] for name, kind in columns.items()}
-        kept = {name: _feature_of(value) for name, value in given.items() if random.random() < 0.8}
-        yield tf.train.Example(features=tf.train.Features(feature=kept)).SerializeToString(deterministic=True)
+        yield example({name: value for name, value in given.items() if random.random() < 0.8})
 
 
-@pytest.mark.parametrize("oov_rows", [[1, 1, 1], [0, 2, 1], [0, 0, 0], [3, 0, 5]])
-@pytest.mark.parametrize("rows", [0, 1, 64])
+@pytest.mark.parametrize(("oov_rows", "rows"), [([0, 2, 1], 64), ([3, 0, 5], 1), ([0, 0, 0], 64), ([1, 1, 1], 0)])
 def test_ids_of_single_token_features_are_those_of_each_alone(tmp_path, oov_rows, rows):
     kinds = dict(zip(("text", "whole", "number"), VALUES, strict=True))
     tables, features, files = [], [], {}
     for (name, kind), oov in zip(kinds.items(), oov_rows, strict=True):
-        files[name] = str(tmp_path / f"{name}.txt")
-        with open(files[name], "w", encoding="utf-8") as file:
-            file.write("".join(f"{word}\n" for word in WORDS[kind]))
+        files |= write_tokens(tmp_path, {name: [word.encode() for word in WORDS[kind]]})
         size = len(WORDS[kind]) + oov
         tables.append(TableConfig(name=name, vocabulary_size=size, dim=2, vocabulary=name, oov_rows=oov))
         features.append(FeatureConfig(name=name, table=name, column=ColumnConfig(name=name, dtype=kind)))

@@ -1,7 +1,6 @@
 """Runs the examples of docs/models.md, docs/retrieval.md and docs/own_model.md."""
 
 import dataclasses
-import importlib.util
 import re
 import sys
 import types
@@ -19,15 +18,12 @@ from embedding_core.tasks import Task
 from embedding_core.training import train
 from pipelines.config import config_from_mapping
 from pipelines.config.pipeline_config import BUILT_IN_MODELS
+from support.training_jobs import job_in
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGES = "".join((DOCS / page).read_text(encoding="utf-8") for page in ("own_model.md", "models.md", "retrieval.md"))
 PYTHON = re.findall(r"```python\n(.*?)```", PAGES, re.DOTALL)
 YAML = re.findall(r"```yaml\n(.*?)```", PAGES, re.DOTALL)
-TRAINING = Path(__file__).parents[2] / "embedding_core" / "training" / "test_training.py"
-_spec = importlib.util.spec_from_file_location("training_cases", TRAINING)
-cases = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(cases)
 CONFIG = EmbeddingConfig(
     tables=(TableConfig(name="t", vocabulary_size=9, dim=4),),
     features=(FeatureConfig(name="history", table="t", max_sequence_length=3), FeatureConfig(name="item", table="t")),
@@ -61,8 +57,8 @@ def test_model_of_your_own_has_an_output_for_each_task(monkeypatch, tasks):
 
 
 def test_own_loss_and_metric_are_the_same_on_both_devices(monkeypatch, tmp_path):
-    """The job of test_training.py, with its dense feature as the label: nine of ten labels must be covered."""
-    job = cases.job_in(tmp_path, epochs=4, batch_size=36)
+    """The job of the trainer's tests, with its dense feature as the label: nine of ten labels must be covered."""
+    job = job_in(tmp_path, epochs=4, batch_size=36)
     label = Task(key="number", kind="regression")
     inputs = dataclasses.replace(job.inputs, dense=(), tasks=(label,))
     results = []
