@@ -87,7 +87,7 @@ CAMPAIGNS = {
         needs="`KILLS=40`",
     ),
     "deltas": Campaign(
-        "chains of deltas, refused deltas, load while deltas are applied",
+        "random chains of deltas, load while deltas are applied",
         f"{SLOW} --timeout=7200 tests/deltas",
         7,
     ),

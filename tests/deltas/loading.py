@@ -6,25 +6,6 @@ import time
 
 import numpy as np
 
-from embedding_core.deltas.content import Delta
-from embedding_core.deltas.graph import checksum
-from tests.deltas.worlds import SECRET
-
-
-def request_of(published, new, number):
-    """Return the request that changes one state into another one, and the state after it."""
-    delta = Delta.between(published, new)
-    content, base, digest = delta.to_bytes(published.layout), published.digest(), new.digest()
-    key = published.layout.checksum_key
-    inputs = {
-        "number": number,
-        "base": base,
-        "digest": digest,
-        "checksum": checksum(key, number, base, digest, content),
-        "delta": content,
-    }
-    return {**inputs, "secret": SECRET}, delta.applied(published)
-
 
 @dataclasses.dataclass
 class Seen:

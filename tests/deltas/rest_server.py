@@ -33,26 +33,8 @@ def _json(value):
     return [_json(one) for one in value] if isinstance(value, list) else value
 
 
-class Handler(BaseHTTPRequestHandler):
-    """Answers each POST with what `reply` makes of its body: status and content, or None to close the connection."""
-
-    def do_POST(self):
-        found = self.reply(self.rfile.read(int(self.headers["Content-Length"])))
-        if found is None:
-            self.close_connection = True
-            return
-        status, content = found
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *arguments):
-        pass
-
-
 class Server:
-    """Serves version folders of one model, "m" or "x"; `drop` is called with each request and may raise to cut it off.
+    """Serves version folders of one model, "m" or "x".
 
     Attributes:
       versions: loaded versions by number.
@@ -64,12 +46,23 @@ class Server:
         self.versions, self.requests, self.drop = {}, 0, lambda when: False
         server = self
 
-        class VersionHandler(Handler):
-            def reply(self, body):
-                status, answer = server.answer(self.path, json.loads(body))
-                return None if status is None else (status, json.dumps(answer).encode())
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                status, answer = server.answer(self.path, body)
+                if status is None:
+                    self.close_connection = True
+                    return
+                content = json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), VersionHandler)
+            def log_message(self, *arguments):
+                pass
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._http.serve_forever, daemon=True)
         self._thread.start()
 

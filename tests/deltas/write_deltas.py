@@ -4,6 +4,7 @@ python -m tests.deltas.write_deltas <new folder>
 """
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,12 +13,11 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import numpy as np
 
-from components.deltas.updates import Link, publish_delta
+from components.deltas.updates import publish_delta
 from components.pusher.publish import publish
 from embedding_core.deltas.content import Delta
 from embedding_core.deltas.served_state import LoadedVersion, read_state
-from tests.deltas.loading import request_of
-from tests.deltas.worlds import SECRET, World
+from tests.deltas.worlds import SECRET, World, link_of, request_of
 
 NUMBER, DELTAS, SIGNATURES = 1790000000, 3, ("serving_default", "embeddings")
 ROWS_DTYPE = {"words": "float16", "items": "int8"}
@@ -38,8 +38,7 @@ def main(folder):
         new = world.state(state)
         counts = Delta.between(state, new).counts()
         request, state = request_of(state, new, number)
-        values = {name: request[name] for name in ("number", "base", "digest", "checksum")}
-        link = Link(content=request["delta"], facts={"identity": f"delta {number}", "changes": counts}, **values)
+        link = link_of(request, identity=f"delta {number}", changes=counts)
         publish_delta(folder / "served", NUMBER, chain, link)
         chain.append(link)
         requests.append(request)
@@ -56,9 +55,7 @@ def main(folder):
                 }
     np.savez_compressed(folder / "expected.npz", **expected)
     (folder / "secret").write_bytes(SECRET)
-    for path in sorted(model.rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-    model.rmdir()
+    shutil.rmtree(model)
     for path in folder.glob("model-*.txt"):
         path.unlink()
 

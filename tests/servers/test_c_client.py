@@ -15,7 +15,8 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from components.pusher.publish import publish
-from tests.worlds import World
+from support.tf_examples import write_rows
+from support.worlds import World
 
 SOURCE = Path(__file__).parents[2] / "examples/c_client/predict.c"
 GCC = shutil.which("gcc")
@@ -49,13 +50,6 @@ def version(tmp_path_factory):
     return published, saved.meta_graphs[0].signature_def, world.requests(50)
 
 
-def written(path, rows):
-    with tf.io.TFRecordWriter(str(path)) as file:
-        for row in rows:
-            file.write(row)
-    return str(path)
-
-
 def run(program, *arguments):
     quiet = {"PATH": "/usr/bin:/bin", "TF_CPP_MIN_LOG_LEVEL": "3"}
     return subprocess.run([program, *arguments], capture_output=True, text=True, env=quiet, timeout=300, check=False)
@@ -69,7 +63,7 @@ def test_c_program_gets_pythons_numbers_to_the_bit(program, version, tmp_path, s
     answer = tf.saved_model.load(folder).signatures[signature]
     wanted = answer(examples=tf.constant(rows[:count]))[output].numpy()
     names = signatures[signature].inputs["examples"].name, signatures[signature].outputs[output].name
-    done = run(program, folder, *names, written(tmp_path / "rows", rows[:count]))
+    done = run(program, folder, *names, write_rows(tmp_path / "rows", rows[:count]))
     assert done.returncode == 0, done.stderr
     got = np.array([line.split() for line in done.stdout.splitlines()], np.float32)
     assert got.shape == (count, wanted[0].size)
@@ -88,7 +82,7 @@ def test_wrong_argument_of_the_c_program_is_named(program, version, tmp_path, pl
     folder, signatures, rows = version
     of = signatures["serving_default"]
     names = of.inputs["examples"].name, of.outputs["logit"].name
-    arguments = [folder, *names, written(tmp_path / "rows", rows)]
+    arguments = [folder, *names, write_rows(tmp_path / "rows", rows)]
     arguments[place] = given
     done = run(program, *arguments)
     assert (done.returncode, done.stdout) == (1, "")

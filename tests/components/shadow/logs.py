@@ -12,10 +12,3 @@ def predict_log(signature="", model="m", **inputs):
         request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
     log = prediction_log_pb2.PredictionLog(predict_log=prediction_log_pb2.PredictLog(request=request))
     return log.SerializeToString()
-
-
-def write_log(path, records, compression=""):
-    with tf.io.TFRecordWriter(str(path), tf.io.TFRecordOptions(compression_type=compression)) as writer:
-        for record in records:
-            writer.write(record)
-    return str(path)

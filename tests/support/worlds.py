@@ -15,6 +15,8 @@ from embedding_core.columns import DenseInputs
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.model_inputs import model_inputs
 from embedding_core.serving import export_model
+from tests.support.tf_examples import example
+from tests.support.vocabularies import write_tokens
 
 DENSE = DenseInputs(names=("price",), spec={"price": tf.io.FixedLenFeature([], tf.float32, 0.5)})
 TABLES = {"words": (4, 3), "strict": (3, 0), "items": (4, 1), "ids": (2, None)}  # dim, rows for unknown tokens
@@ -98,20 +100,12 @@ class World:
     def export(self, folder, form=None, rows_dtype="float32"):
         """Export the model to a new folder, and return the folder."""
         folder.mkdir(parents=True)
-        files = {name: folder.parent / f"{folder.name}-{name}.txt" for name in self.tokens}
-        for name, tokens in self.tokens.items():
-            files[name].write_bytes(b"".join(token + b"\n" for token in tokens))
+        tokens = {f"{folder.name}-{name}": tokens for name, tokens in self.tokens.items()}
+        files = dict(zip(self.tokens, write_tokens(folder.parent, tokens).values(), strict=True))
         export_model(
-            folder,
-            config=self.config(),
-            tables=self.rows,
-            vocabularies=files,
-            model=self.model(),
-            dense=DENSE,
-            rows_dtype=rows_dtype,
-            signatures=("embeddings",),
-            form=form,
-        )
+            folder, config=self.config(), tables=self.rows, vocabularies=files, model=self.model(), dense=DENSE,
+            rows_dtype=rows_dtype, signatures=("embeddings",), form=form,
+        )  # fmt: skip
         return folder
 
     def requests(self, count=40):
@@ -120,14 +114,9 @@ class World:
         upto = next(self.numbers)
         rows = []
         for _ in range(count):
-            row = tf.train.Example()
+            row = {"raw_ids": draw.integers(-1, IDS + 1, 2).tolist(), "price": float(draw.normal())}
             for name, most in {"word": 1, "pieces": 5, "list": 4, "path": 4, "item": 1}.items():
                 texts = [b"t%d" % number for number in draw.integers(0, upto + 3, draw.integers(0, most + 1))]
-                if name == "pieces":
-                    texts = [b"|".join(texts)]
-                if texts:
-                    row.features.feature[name].bytes_list.value.extend(texts)
-            row.features.feature["raw_ids"].int64_list.value.extend(draw.integers(-1, IDS + 1, 2).tolist())
-            row.features.feature["price"].float_list.value.append(float(draw.normal()))
-            rows.append(row.SerializeToString(deterministic=True))
+                row[name] = b"|".join(texts) if name == "pieces" else texts
+            rows.append(example({name: values for name, values in row.items() if values != []}))
         return rows
