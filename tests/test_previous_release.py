@@ -16,13 +16,11 @@ from components.pusher.served import damage_of, find_published, manifest_facts, 
 from embedding_core.checkpoint import (
     BundleReader,
     CheckpointSeries,
-    load_checkpoint_into,
     read_training_checkpoint,
     remap,
     training_key,
     verify,
 )
-from embedding_core.engines import HostEngine
 from embedding_core.training import Inputs, TrainingJob, train
 from embedding_core.training import job as job_module
 from embedding_core.training.finished_run import RunDescription, restore_run
@@ -51,32 +49,18 @@ def rows_of(reader, key):
     return np.concatenate([rows for _, rows in reader.slices(key)])
 
 
-@pytest.mark.parametrize("name", ["base_vocabularies", "vocabularies"])
-def test_vocabularies_are_read(name):
-    vocabulary = load_vocabularies(str(FILES / name))["item"]
-    assert vocabulary.digest == EXPECTED["digests"][name]
-    assert vocabulary.features["item"].rows == 155
-
-
-def test_evolution_of_a_vocabulary_is_read():
-    vocabulary = load_vocabularies(str(FILES / "vocabularies"))["item"]
+def test_vocabularies_and_their_evolution_are_read():
+    names = ("base_vocabularies", "vocabularies")
+    base, vocabulary = (load_vocabularies(str(FILES / name))["item"] for name in names)
+    assert [base.digest, vocabulary.digest] == [EXPECTED["digests"][name] for name in names]
+    assert vocabulary.features["item"].rows == base.features["item"].rows == 155
     assert [token.decode() for token in vocabulary.tokens.to_pylist()] == EXPECTED["tokens"]
     assert vocabulary.evolution.idle.tolist() == EXPECTED["idle"]
-    assert vocabulary.evolution.base == EXPECTED["digests"]["base_vocabularies"]
+    assert vocabulary.evolution.base == base.digest
 
 
 def test_table_configs_are_read():
     assert json.loads(read_embedding_config(str(FILES / "table_configs")).to_json()) == EXPECTED["config"]
-
-
-def test_embedding_checkpoint_verifies_and_fills_an_engine():
-    folder = FILES / "embedding_checkpoint"
-    manifest = verify(folder)
-    assert manifest.step == EXPECTED["model_run/step"]
-    variables = HostEngine(manifest.config).table_variables
-    load_checkpoint_into(folder, variables, manifest.config, vocabulary_digests=manifest.vocabularies)
-    for key, variable in variables.items():
-        np.testing.assert_array_equal(variable.numpy(), ARRAYS[f"trained/{key}"])
 
 
 def test_embedding_checkpoint_is_remapped_to_another_vocabulary(tmp_path):

@@ -1,18 +1,13 @@
 """Compares the counts that docs/simulated_tpu.md gives with the last run of TensorFlow's tests."""
 
-import importlib.util
 import json
-import pathlib
 
 import pytest
 
 from embedding_core.rooms import ROOMS, is_installed
+from tf_tests import record
 
 pytestmark = pytest.mark.light
-
-_spec = importlib.util.spec_from_file_location("tf_tests_record", pathlib.Path(__file__).with_name("record.py"))
-record = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(record)
 
 
 def test_counts_of_the_docs_are_those_of_the_last_run():

@@ -1,6 +1,5 @@
 """Runs TensorFlow's own TPU embedding tests if the environment variable TF_TESTS names a checkout of TensorFlow."""
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -9,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tf_tests import record
+
 CHECKOUT = os.environ.get("TF_TESTS", "")
 RUN = Path(__file__).with_name("run.py")
-_spec = importlib.util.spec_from_file_location("tf_tests_record", RUN.with_name("record.py"))
-record = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(record)
 NOT_PASSING = {  # docs/simulated_tpu.md says why
     "tpu_embedding_v2_checkpoint_test::test_checkpoint_save_retrieves",
     "tpu_embedding_v2_mp_strategy_test::test_spmd_training0 (False)",
