@@ -1,7 +1,7 @@
 """Tests that the memory of a step depends on the size of the batch and not on that of the tables.
 
-``python -m tests.embedding_core.engines.test_step_memory <kind>`` runs steps, and the last one in a process that may
-hardly use more memory than it has: the kernel keeps to this limit, whereas its counters of memory are approximate.
+``python -m tests.embedding_core.engines.test_step_memory <kind> ...`` runs steps, and the last ones in a process that
+may hardly use more memory than it has: the kernel keeps to this limit, whereas its counters of memory are approximate.
 """
 
 import os
@@ -18,19 +18,18 @@ import tensorflow as tf
 
 from embedding_core import Adagrad, EmbeddingConfig, FeatureConfig, InitializerConfig, TableConfig
 from embedding_core.engines import HostEngine, TPUEmbedding, simulated_tpu
+from embedding_core.layer import TPUEmbedding as TPUEmbeddingLayer
 
 ROOT = Path(__file__).parents[3]
-ROWS, BATCH = (
-    50_000_000,
-    128,
-)  # one byte per row is more than the limit leaves, and more than malloc keeps of freed memory
+ROWS = 25_000_000  # one byte per row is more than the limit leaves, and more than malloc keeps of freed memory
+BATCH = 128
 CONFIG = EmbeddingConfig(
     tables=(
         TableConfig(name="t", vocabulary_size=ROWS, dim=1, initializer=InitializerConfig(name="constant", scale=0.1)),
     ),
     features=(FeatureConfig(name="f", table="t"),),
 )
-PIECE = 10_000_000
+PIECE = 5_000_000
 
 
 def host_step(graph):
@@ -57,7 +56,21 @@ def simulated_step(pipelined):
     return step
 
 
+def layer_step():
+    layer = TPUEmbeddingLayer(CONFIG, "adagrad", table_update="engine")
+    layer.build(None)
+
+    @tf.function
+    def step(ids):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer({"f": ids})["f"])
+        tape.gradient(loss, layer.trainable_variables)
+
+    return step
+
+
 STEPS = {
+    "layer": layer_step,
     "simulated TPU": lambda: simulated_step(pipelined=False),
     "pipelined simulated TPU": lambda: simulated_step(pipelined=True),
     "host engine": lambda: host_step(graph=False),
@@ -77,12 +90,14 @@ def limit_memory():
         return held[:-2]
 
 
-def main(kind):
-    step = STEPS[kind]()
-    for start in (0, 1000):
-        step(tf.range(start, start + BATCH))
+def main(*kinds):
+    steps = [STEPS[kind]() for kind in kinds]
+    for step in steps:
+        for start in (0, 1000):
+            step(tf.range(start, start + BATCH))
     held = limit_memory()
-    step(tf.range(2000, 2000 + BATCH))
+    for step in steps:
+        step(tf.range(2000, 2000 + BATCH))
     sys.stdout.write(f"trained beside {len(held)} pieces\n")
     try:
         tf.fill([ROWS], tf.constant(1, tf.int8))
@@ -92,10 +107,12 @@ def main(kind):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of address space is Linux'")
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind == "simulated TPU" else pytest.mark.slow) for kind in STEPS]
+    "kinds",
+    [("simulated TPU", "layer"), *(pytest.param((kind,), marks=pytest.mark.slow) for kind in list(STEPS)[2:])],
+    ids=" and ".join,
 )
-def test_step_on_a_large_table_makes_nothing_per_row(kind):
-    command = [sys.executable, "-m", "tests.embedding_core.engines.test_step_memory", kind]
+def test_step_on_a_large_table_makes_nothing_per_row(kinds):
+    command = [sys.executable, "-m", "tests.embedding_core.engines.test_step_memory", *kinds]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.startswith("trained beside ")
