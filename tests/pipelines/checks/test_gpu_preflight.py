@@ -7,20 +7,16 @@ import pytest
 import tensorflow as tf
 
 import pipelines.examples
-from embedding_core.errors import ConfigError
 from pipelines.commands import cli
+from tests.pipelines.commands.exit_code import exit_code
 
 TAXI = os.path.join(pipelines.examples.__path__[0], "taxi.yaml")
-COMMAND = ("preflight", TAXI, "--device", "gpu", "--assume", "100")
-
-
-def run(*arguments):
-    return cli.app(args=[*COMMAND, *arguments], standalone_mode=False)
+COMMAND = ["preflight", TAXI, "--device", "gpu", "--assume", "100"]
 
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="the GPU is there")
 def test_each_table_of_the_demo_is_a_finding_without_a_gpu(tmp_path, capsys):
-    assert run("--json", str(tmp_path / "report.json")) == cli.FINDINGS
+    assert exit_code(*COMMAND, "--json", tmp_path / "report.json") == cli.FINDINGS
     report = json.loads((tmp_path / "report.json").read_text())
     tables = {table["name"] for table in report["tables"]}
     assert tables == set(report["for_gpu"])
@@ -29,8 +25,3 @@ def test_each_table_of_the_demo_is_a_finding_without_a_gpu(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "lookups of a step ran on device:CPU:0" in shown
     assert "TensorFlow finds no GPU in this process" in shown
-
-
-def test_gpu_and_a_slice_are_refused_together():
-    with pytest.raises(ConfigError, match="leave out one of them"):
-        run("--slice", "v3-8")

@@ -36,10 +36,8 @@ TOWERS = {"query_features": ["user"], "candidate_features": ["item", "words", "p
     [
         ("ranking", {}),
         ("ranking", {"hidden_units": [], "cross_layers": 0}),
-        ("ranking", {"first_order": True}),
         ("mmoe", {}),
         ("ple", {}),
-        ("ple", {"levels": 1}),
         ("dlrm", {}),
         ("dlrm", {"bottom_units": [], "width": 3}),
         ("deepfm", {}),
@@ -47,7 +45,6 @@ TOWERS = {"query_features": ["user"], "candidate_features": ["item", "words", "p
         ("final_mlp", {}),
         ("two_tower", TOWERS),
         ("two_tower", {**TOWERS, "hidden_units": [8], "width": 5}),
-        ("two_tower", {**TOWERS, "normalize": True}),
     ],
 )
 def test_model_gives_logit_per_row_and_gradient_per_activation(module, arguments):
@@ -59,33 +56,30 @@ def test_model_gives_logit_per_row_and_gradient_per_activation(module, arguments
     assert all(gradient is not None for gradient in tape.gradient(logits, EMBEDDINGS).values())
 
 
+MOOD = Task(name="mood", kind="multiclass", classes=("a", "b", "c"))
+SEVERAL = (Task(name="click"), Task(name="shared", kind="regression"), Task(name="a.b-c", kind="count"), MOOD)
+
+
+@pytest.mark.parametrize("tasks", [SEVERAL, (MOOD,)], ids=["several", "multiclass"])
 @pytest.mark.parametrize("module", ["ranking", "mmoe", "ple", "dlrm", "deepfm", "final_mlp"])
-def test_model_of_several_tasks_gives_an_output_for_each(module):
-    tasks = (Task(name="click"), Task(name="shared", kind="regression"), Task(name="a.b-c", kind="count"))
+def test_model_has_an_output_of_its_width_for_each_task(module, tasks):
     model = build_model(f"pipelines.models.{module}", CONFIG, DENSE, {}, tasks)
     with tf.GradientTape() as tape:
         outputs = call_model(model, EMBEDDINGS, DENSE, tasks, training=True)
-    assert {name: tuple(output.shape) for name, output in outputs.items()} == {task.name: (6, 1) for task in tasks}
+    shapes = {name: tuple(output.shape) for name, output in outputs.items()}
+    assert shapes == {task.name: (6, task.width) for task in tasks}
     assert all(gradient is not None for gradient in tape.gradient(list(outputs.values()), model.trainable_variables))
 
 
-@pytest.mark.parametrize("module", ["ranking", "mmoe", "ple", "dlrm", "deepfm", "final_mlp"])
-def test_output_of_a_multiclass_task_has_a_column_for_each_class(module):
-    mood = Task(name="mood", kind="multiclass", classes=("a", "b", "c"))
-    for tasks in ((mood,), (Task(name="click"), mood)):
-        model = build_model(f"pipelines.models.{module}", CONFIG, DENSE, {}, tasks)
-        assert call_model(model, EMBEDDINGS, DENSE, tasks)["mood"].shape == [6, 3]
-
-
-def test_model_of_one_column_is_refused_for_classes():
-    mood = Task(name="mood", kind="multiclass", classes=("a", "b", "c"))
-    with pytest.raises(ConfigError, match=r"whose output has the shape \(None, 3\)"):
-        build_model("pipelines.models.two_tower", CONFIG, DENSE, TOWERS, (mood,))
-
-
-def test_model_of_one_output_is_refused_for_several_tasks():
-    tasks = (Task(name="click"), Task(name="stars", kind="regression"))
-    with pytest.raises(ConfigError, match=r"by task, with the shapes click \(None, 1\), stars \(None, 1\)"):
+@pytest.mark.parametrize(
+    ("tasks", "words"),
+    [
+        ((MOOD,), r"whose output has the shape \(None, 3\)"),
+        (SEVERAL[:2], r"by task, with the shapes click \(None, 1\), shared \(None, 1\)"),
+    ],
+)
+def test_model_of_one_column_is_refused_for_other_tasks(tasks, words):
+    with pytest.raises(ConfigError, match=words):
         build_model("pipelines.models.two_tower", CONFIG, DENSE, TOWERS, tasks)
 
 

@@ -1,18 +1,12 @@
-from __future__ import annotations
-
-import json
-
 import pytest
 
 from components.example_gen.settings import Settings
 from embedding_core.config import ColumnConfig, InitializerConfig
 from embedding_core.optimizers import DEFAULT_OPTIMIZER
 from embedding_core.planning.table_overrides import TableSettings
-from embedding_core.schema import Section
 from embedding_core.training_config import DEFAULT_EPOCHS, DenseStart, RemapPolicy
-from pipelines.config import config_from_mapping, data_files
+from pipelines.config import config_from_mapping
 from pipelines.config.column_rules import served_columns
-from pipelines.config.data import data_location
 from pipelines.config.pipeline_config import Model
 from pipelines.pipeline import component_inputs
 
@@ -132,57 +126,3 @@ def test_training_is_what_the_trainer_reads(config):
     assert made.epochs == DEFAULT_EPOCHS
     assert made.class_weights == (1.0, 3.0)
     assert made.dense_optimizer.name == "adam"
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["quality_rules", "remap_policy", "trainer_config", "transform_config", "vocabulary_features"],
-)
-def test_mappings_for_components_are_json(config, name):
-    value = getattr(component_inputs, name)(config)
-    json.dumps(value.to_mapping() if isinstance(value, Section) else value, allow_nan=False)
-
-
-def test_overrides_make_a_plan(config):
-    planner = pytest.importorskip("embedding_core.planning.planner")
-    planned = planner.plan_tables(
-        component_inputs.vocabulary_features(config),
-        {"v": 10, "cell": 4},
-        overrides=component_inputs.table_overrides(config),
-        lengths={"last_items": {"p95": 3.0}},
-    )
-    assert planned.table("v").vocabulary_size == 13
-    assert planned.table("v").dim == 8
-
-
-NAMES = (
-    "a.csv [b].csv _done.csv 2011-01-01.csv 2011-01-02.csv README d1/x.csv d2/x.csv 2011/2011-01-02.csv "
-    "2010/2011-01-02.csv"
-)
-
-
-@pytest.mark.tfx
-@pytest.mark.parametrize(
-    "path",
-    [
-        ".",
-        "a.csv",
-        "*.csv",
-        "[[]b].csv",
-        "d?/*.csv",
-        "{YYYY}-{MM}-{DD}.csv",
-        "{YYYY}/{YYYY}-{MM}-{DD}.csv",
-        "d{SPAN}/x.csv",
-    ],
-)
-def test_example_gen_finds_the_files_of_the_config(tmp_path, path):
-    files = pytest.importorskip("components.example_gen.data_files")
-    for name in NAMES.split():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("")
-    spans = {"spans": {"first": "2011-01-02"}} if "{MM}" in path else {}
-    values = {"data": {"path": path, "format": "csv", **spans}, "label": "y", "features": {"categorical": ["item"]}}
-    config = config_from_mapping(values, tmp_path)
-    base, pattern = data_location(config.data)
-    settings = component_inputs.example_settings(config)
-    assert tuple(files.find_files(base, pattern, "csv", settings.spans).files) == data_files(config.data)
