@@ -106,28 +106,3 @@ def test_report_is_json(table):
 def test_what_is_no_variable_is_refused():
     with pytest.raises(ConfigError, match="must be a tf"):
         placement_of(tf.abs, IDS, tables={"items": tf.ones([5, 2])})
-
-
-def test_an_int32_table_of_random_normals_is_an_error():
-    with pytest.raises(TypeError, match="int32"):
-        tf.random.normal([5, 2], dtype=tf.int32)
-
-
-def test_a_variable_made_again_in_a_traced_call_is_an_error():
-    class Layer(tf_keras.layers.Layer):
-        @tf.function
-        def call(self, ids):
-            self.table = tf.Variable(tf.ones([5, 2]))
-            return tf.nn.embedding_lookup(self.table, ids)
-
-    with pytest.raises(ValueError, match="singleton"):
-        Layer()(IDS)
-
-
-@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64])
-@pytest.mark.parametrize("ids", [tf.int32, tf.int64])
-def test_every_float_type_and_both_index_types_look_up_and_train(dtype, ids):
-    table = tf.Variable(tf.ones([5, 2], dtype))
-    with tf.GradientTape() as tape:
-        rows = tf.nn.embedding_lookup(table, tf.cast(IDS, ids))
-    assert isinstance(tape.gradient(rows, table), tf.IndexedSlices)

@@ -6,20 +6,18 @@ import tensorflow as tf
 from embedding_core.shadow.replay import Request
 
 
-def save_version(folder, *, added=0.0, least=-1e9, ballast=1, output="rating", most=1000, by_row=True, above=-1e9):
+def save_version(folder, *, added=0.0, least=-1e9, output="rating", most=1000, by_row=True, above=-1e9):
     """Write a SavedModel whose signatures all return the price, float32 `[B]`, by default.
 
     Args:
       added: number that `priced` adds.
       least: `strict` refuses requests with a smaller value.
-      ballast: MiB of a variable that is loaded.
       output: name of the output of `named`.
       most: `small` refuses requests with more rows.
       above: `root` takes the square root of the distance to this number.
       by_row: whether `summed` has an answer for each row, not one for the whole request.
     """
     module = tf.Module()
-    module.ballast = tf.Variable(np.ones([ballast, 2**18], np.float32))
 
     def priced(price, country):
         return {"score": price + added + 0.0 * tf.cast(tf.strings.length(country), tf.float32)}
@@ -41,17 +39,22 @@ def save_version(folder, *, added=0.0, least=-1e9, ballast=1, output="rating", m
 
     prices = tf.TensorSpec([None], tf.float32, "price")
     countries = tf.TensorSpec([None], tf.string, "country")
-    signatures = {
-        "serving_default": tf.function(lambda price: {"score": price}).get_concrete_function(prices),
-        "priced": tf.function(priced).get_concrete_function(prices, countries),
-        "fresh": tf.function(lambda price: {"score": price}).get_concrete_function(prices),
-        "strict": tf.function(strict).get_concrete_function(prices),
-        "small": tf.function(small).get_concrete_function(prices),
-        "summed": tf.function(summed).get_concrete_function(prices),
-        "digested": tf.function(digested).get_concrete_function(prices),
-        "root": tf.function(lambda price: {"score": tf.sqrt(price - above)}).get_concrete_function(prices),
-        "named": tf.function(lambda price: {output: price}).get_concrete_function(prices),
+
+    def echo(price):
+        return {"score": price}
+
+    of_price = {
+        "serving_default": echo,
+        "fresh": echo,
+        "strict": strict,
+        "small": small,
+        "summed": summed,
+        "digested": digested,
+        "root": lambda price: {"score": tf.sqrt(price - above)},
+        "named": lambda price: {output: price},
     }
+    signatures = {name: tf.function(one).get_concrete_function(prices) for name, one in of_price.items()}
+    signatures["priced"] = tf.function(priced).get_concrete_function(prices, countries)
     tf.saved_model.save(module, str(folder), signatures=signatures)
     return str(folder)
 

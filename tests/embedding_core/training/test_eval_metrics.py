@@ -64,7 +64,7 @@ def test_rows_without_the_label_do_not_count():
     assert task_figures(Task(kind="regression"), label, output, np.ones(3)).loss == 0.5
 
 
-def test_huge_logits_do_not_overflow_and_auc_of_one_class_is_undefined():
+def test_huge_logits_do_not_overflow_and_one_class_has_no_auc():
     figures = task_figures(Task(), np.array([1.0]), np.array([-1e4]), np.ones(1))
     assert figures.loss == 1e4
     assert math.isnan(figures.auc)

@@ -11,7 +11,7 @@ OTHER = {"optimizer": DEFAULT_OPTIMIZER}
 CONFIG = config_of(own={"optimizer": SGD(learning_rate=0.5)}, other=OTHER, third=OTHER)
 
 
-def test_linear_decay_reaches_zero_and_equal_rates_are_one_callable():
+def test_rates_reach_zero_and_equal_ones_are_one_callable():
     step = tf.Variable(0, dtype=tf.int64)
     made = config_with_decay(CONFIG, LinearDecay(step, 10))
     rate = made.table("own").optimizer.learning_rate
