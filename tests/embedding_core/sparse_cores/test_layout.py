@@ -3,39 +3,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import SGD, Adagrad
 from embedding_core.planning.topology import named_topology
 from embedding_core.sparse_cores import Slice, TableShape, slice_of, stack_tables, stacks_of
+from support.tables import config_of
 
 pytestmark = pytest.mark.light
 
 
-def _model(**tables):
-    return EmbeddingConfig(
-        tables=tuple(
-            TableConfig(name=name, **{"vocabulary_size": 10, "dim": 8, **one}) for name, one in tables.items()
-        ),
-        features=tuple(FeatureConfig(name=f"of_{name}", table=name) for name in tables),
-    )
-
-
-def _names(config, **choices):
-    return [stack.name for stack in stacks_of(config, Slice(2, 4), 64, **choices)]
-
-
 @pytest.mark.parametrize(
-    ("topology", "expected"),
-    [("v5p-8", Slice(4, 4)), ("v5p-16", Slice(8, 4)), ("v6e-1", Slice(1, 2)), ("v6e-16", Slice(16, 2))],
+    ("topology", "expected"), [("v5p-16", Slice(8, 4)), ("v6e-16", Slice(16, 2)), ("v4-8", None), ("v5e-4", None)]
 )
-def test_slice_of_a_topology_with_sparse_cores(topology, expected):
+def test_slice_of_a_topology_has_its_sparse_cores(topology, expected):
     assert slice_of(named_topology(topology)) == expected
-
-
-@pytest.mark.parametrize("topology", ["v2-8", "v3-8", "v4-8", "v5e-4"])
-def test_slice_of_a_topology_without_is_none(topology):
-    assert slice_of(named_topology(topology)) is None
 
 
 def test_batch_that_the_sparse_cores_cannot_share_is_refused():
@@ -48,18 +29,18 @@ def test_rows_and_columns_are_padded():
     assert (stack.dim, stack.rows_per_shard, stack.tables[0].padded_rows) == (8, 16, 128)
 
 
-def test_tables_of_one_width_and_optimizer_are_stacked_by_name():
-    assert _names(_model(b={"dim": 5}, a={}, c={"dim": 9})) == ["a_b", "c"]
-
-
-def test_tables_of_other_optimizers_are_apart():
-    models = _model(a={"optimizer": SGD(learning_rate=1.0)}, b={"optimizer": Adagrad(learning_rate=1.0)})
-    assert _names(models) == ["a", "b"]
-
-
-def test_tables_of_other_combiners_are_apart_on_request():
-    model = _model(a={"combiner": "sum"}, b={"combiner": "mean"})
-    assert (_names(model), _names(model, by_combiner=True)) == (["a_b"], ["a", "b"])
+@pytest.mark.parametrize(
+    ("tables", "choices", "stacks"),
+    [
+        ({"b": {"dim": 5}, "a": {}, "c": {"dim": 9}}, {}, ["a_b", "c"]),
+        ({"a": {"optimizer": SGD(learning_rate=1.0)}, "b": {"optimizer": Adagrad(learning_rate=1.0)}}, {}, ["a", "b"]),
+        ({"a": {"combiner": "sum"}, "b": {"combiner": "mean"}}, {}, ["a_b"]),
+        ({"a": {"combiner": "sum"}, "b": {"combiner": "mean"}}, {"by_combiner": True}, ["a", "b"]),
+    ],
+    ids=["padded widths", "optimizers", "combiners", "combiners apart"],
+)
+def test_tables_of_one_width_and_optimizer_are_stacked_by_name(tables, choices, stacks):
+    assert [stack.name for stack in stacks_of(config_of(**tables), Slice(2, 4), 64, **choices)] == stacks
 
 
 def test_each_table_of_a_stack_is_rotated_by_one_chip_more():
@@ -68,18 +49,10 @@ def test_each_table_of_a_stack_is_rotated_by_one_chip_more():
     assert [(table.first_row, table.rotation) for table in stack.tables] == [(0, 0), (8, 4), (16, 0)]
 
 
-def test_stack_stays_below_two_mebibytes_of_activations():
-    shapes = [
-        TableShape(name, rows=64, dim=16, samples=samples)
-        for name, samples in zip("abc", (2**17, 2**17, 64), strict=True)
-    ]
-    assert [stack.name for stack in stack_tables(shapes, Slice(2, 4))] == ["a_c", "b"]
-
-
-def test_stack_stays_below_two_gibibytes_on_a_chip():
-    shapes = [
-        TableShape(name, rows=rows, dim=16, samples=64) for name, rows in zip("abc", (2**25, 2**25, 64), strict=True)
-    ]
+@pytest.mark.parametrize(("rows", "samples"), [((64, 64), (2**17, 2**17)), ((2**25, 2**25), (64, 64))])
+def test_stack_stays_below_2_mib_of_activations_and_2_gib_a_chip(rows, samples):
+    sizes = zip("abc", (*rows, 64), (*samples, 64), strict=True)
+    shapes = [TableShape(name, count, 16, looked_up) for name, count, looked_up in sizes]
     assert [stack.name for stack in stack_tables(shapes, Slice(2, 4))] == ["a_c", "b"]
 
 

@@ -150,12 +150,9 @@ def test_forms_name_stacks_and_tables():
     assert list(forms["tensorflow"]["max_ids_per_table"]) == ["a_b", "c"]
     assert forms["keras_rs"]["table_stacking"] is None  # a and b have other combiners
     assert set(forms["keras_rs"]["tables"]) == {"a", "b", "c"}
-    assert forms["jax_tpu_embedding"]["stack_tables"] == []
-    assert list(forms["jax_tpu_embedding"]["update_preprocessing_parameters"]["max_ids_per_partition"]) == [
-        "a",
-        "b",
-        "c",
-    ]
+    processing = forms["jax_tpu_embedding"]
+    assert processing["stack_tables"] == []
+    assert list(processing["update_preprocessing_parameters"]["max_ids_per_partition"]) == ["a", "b", "c"]
 
 
 def test_buffer_of_tensorflow_covers_every_stack():

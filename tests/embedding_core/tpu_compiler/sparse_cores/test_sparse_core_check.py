@@ -5,7 +5,6 @@ import functools
 import numpy as np
 import pytest
 
-from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.optimizers import Adagrad
 from embedding_core.planning.topology import GIB, memory_plan, named_topology
 from embedding_core.preflight import PipelineStep, preflight
@@ -14,24 +13,16 @@ from embedding_core.sparse_cores import Ids, LimitCounter, limits_in_all_forms, 
 from embedding_core.tpu_compiler import SparseCoreCompiler, SparseCores
 from embedding_core.tpu_compiler.sparse_core_check import program_of, sparse_core_check
 from embedding_core.training_config import TrainingConfig
+from support.tables import config_of
+from support.tpu_compiler.compilers import NEEDS_SPARSE_CORE_COMPILER, SPARSE_CORE_COMPILER
 
-COMPILER = SparseCoreCompiler.installed()
-NEEDS_COMPILER = pytest.mark.skipif(
-    COMPILER is None, reason="the compiler for SparseCores is not installed: `make sparsecore-compiler`"
-)
 ROWS = 256
 SIZES = dict.fromkeys(("argument_bytes", "output_bytes", "shared_bytes", "temporary_bytes", "program_bytes"), 2**20)
 
 
 def config(rows=5000, rate=0.1):
-    tables = (("user", 16), ("item", 16), ("word", 8))
-    return EmbeddingConfig(
-        tables=tuple(
-            TableConfig(name=name, vocabulary_size=rows, dim=dim, optimizer=Adagrad(learning_rate=rate))
-            for name, dim in tables
-        ),
-        features=tuple(FeatureConfig(name=name, table=name) for name, _ in tables),
-    )
+    settings = {"vocabulary_size": rows, "optimizer": Adagrad(learning_rate=rate)}
+    return config_of(**{name: {"dim": dim, **settings} for name, dim in (("user", 16), ("item", 16), ("word", 8))})
 
 
 def limits(tables, topology="v5p-8", rows=ROWS):
@@ -146,11 +137,11 @@ def test_stacks_that_do_not_fit_together_are_a_finding(replying):
     assert "2 stacks of tables and slots: 100.0" in finding.what
 
 
-@NEEDS_COMPILER
+@NEEDS_SPARSE_CORE_COMPILER
 @pytest.mark.parametrize("topology", ["v5p-8", "v6e-8"])
 def test_preflight_compiles_the_stacks(topology):
     tables = config(rows=200_000)
-    given = SparseCores(COMPILER, limits(tables, topology), "folder")
+    given = SparseCores(SPARSE_CORE_COMPILER, limits(tables, topology), "folder")
     step = PipelineStep(model="pipelines.models.ranking", dense=["d"], arguments={}, training=TrainingConfig(steps=10))
     report = preflight(
         tables,
