@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 
@@ -18,14 +19,21 @@ def saved(folder, push=None, **more):
     save_report(dataclasses.replace(REPORT, push=push, **more), str(folder / "report"), str(folder / "reports"))
 
 
-@pytest.fixture
-def work_dir(tmp_path):
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """Keep three reports; drawing one takes a second."""
+    folder = tmp_path_factory.mktemp("kept")
     settings = {"model": {"arguments": {"hidden_units": [128]}}, "seed": 7}
     quality = [{"scorer": "this model", "metrics": {"AUC": 0.95, "log loss": 0.3}}]
-    saved(tmp_path, nodes=PUSHER)
-    saved(tmp_path, {"version": "8"}, nodes=PUSHER, quality=quality, configuration=settings)
-    saved(tmp_path, {"pushed": False, "reason": "too few rows"})
-    return tmp_path
+    saved(folder, nodes=PUSHER)
+    saved(folder, {"version": "8"}, nodes=PUSHER, quality=quality, configuration=settings)
+    saved(folder, {"pushed": False, "reason": "too few rows"})
+    return folder
+
+
+@pytest.fixture
+def work_dir(kept, tmp_path):
+    return shutil.copytree(kept, tmp_path / "work_dir")
 
 
 def compared(capsys, *arguments):
