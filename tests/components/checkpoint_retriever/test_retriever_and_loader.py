@@ -1,66 +1,38 @@
 """CheckpointRetriever and CheckpointLoader on hand-made artifacts: a run, then a run with another vocabulary."""
 
-import json
 import os
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import tensorflow as tf
-from tfx.types import channel_utils, standard_artifacts
+from tfx.types import standard_artifacts
 
-from components.artifacts import EmbeddingCheckpoint, TableConfigs, Vocabularies
-from components.checkpoint_loader import CheckpointLoader
+from components.artifacts import EmbeddingCheckpoint
 from components.checkpoint_loader.executor import Executor as LoaderExecutor
-from components.checkpoint_retriever import CheckpointRetriever
 from components.checkpoint_retriever.executor import Executor as RetrieverExecutor
 from embedding_core.checkpoint import load_checkpoint_into, table_shapes, verify
-from embedding_core.config import EmbeddingConfig
-from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.errors import CheckpointError
 from embedding_core.optimizers import DEFAULT_OPTIMIZER
 from embedding_core.planning.planner import plan_tables
 from embedding_core.planning.table_overrides import TableSettings
-from embedding_core.training_config import RemapPolicy
-from embedding_core.vocabulary import Vocabulary, save_vocabulary
 from pipelines.config import config_from_mapping
 from pipelines.pipeline.component_inputs import remap_policy
+from support.artifacts import artifact, inputs_of
+from support.vocabularies import vocabulary_of
 
 pytestmark = pytest.mark.tfx
 
 
-def artifact(cls, folder, *, made: bool = True):
-    made_artifact = cls()
-    made_artifact.uri = str(folder)
-    if made:
-        os.makedirs(folder)
-    return made_artifact
-
-
-def vocabulary(*tokens: bytes) -> Vocabulary:
-    return Vocabulary(
-        name="item",
-        tokens=pa.array(tokens, pa.large_binary()),
-        counts=np.arange(len(tokens), 0, -1),
-        total_count=99,
-        distinct=len(tokens),
-    )
-
-
-def inputs(folder, *tokens: bytes, **table) -> tuple[dict, EmbeddingConfig]:
+def inputs(folder, *tokens, **table):
     """Return the input artifacts of a run over these tokens, and the configuration of its table."""
-    vocabularies = artifact(Vocabularies, folder / "vocabularies")
-    save_vocabulary(vocabulary(*tokens), vocabularies.uri)
-    config = plan_tables(
-        [{"name": "item", "vocabulary": "item"}], {"item": len(tokens)}, overrides={"item": TableSettings(**table)}
-    )
-    table_configs = artifact(TableConfigs, folder / "table_configs")
-    (folder / "table_configs" / "embedding_config.json").write_text(config.to_json())
-    return {"vocabularies": [vocabularies], "table_configs": [table_configs]}, config
+    overrides = {"item": TableSettings(**table)}
+    config = plan_tables([{"name": "item", "vocabulary": "item"}], {"item": len(tokens)}, overrides=overrides)
+    made = inputs_of(folder, config, [vocabulary_of(tokens, "item", total_count=99)])
+    return {key: [value] for key, value in made.items()}, config
 
 
-def model_run(
-    folder, config: EmbeddingConfig, spoilt_row: int | None = None
-) -> tuple[standard_artifacts.ModelRun, dict[str, tf.Variable]]:
+def model_run(folder, config, spoilt_row=None):
+    """Write the checkpoint of a training; return its artifact, and the tables."""
     random = np.random.default_rng(0)
     shapes = table_shapes(config)
     tables = {key: tf.Variable(random.normal(size=shape).astype(np.float32)) for key, shape in shapes.items()}
@@ -88,8 +60,9 @@ def retrieved(tmp_path):
 
 def test_retriever_writes_what_was_trained(retrieved):
     output, tables, config = retrieved
+    digests = {"item": vocabulary_of([b"a", b"b", b"c"], "item", total_count=99).digest}
     fresh = {key: tf.Variable(tf.zeros_like(variable)) for key, variable in tables.items()}
-    load_checkpoint_into(output.uri, fresh, config, vocabulary_digests={"item": vocabulary(b"a", b"b", b"c").digest})
+    load_checkpoint_into(output.uri, fresh, config, vocabulary_digests=digests)
     for key, variable in tables.items():
         np.testing.assert_array_equal(fresh[key].numpy(), variable.numpy())
     assert (output.fact("step"), output.fact("tables")) == (30, 1)
@@ -146,21 +119,3 @@ def test_retriever_refuses_or_counts_rows_that_are_not_finite(tmp_path):
     RetrieverExecutor().Do(given, {"embedding_checkpoint": [output]}, {"nonfinite": "keep"})
     assert output.fact("nonfinite_rows") == {"item": 1}
     assert verify(output.uri).nonfinite_rows == {"item": 1}
-
-
-@pytest.mark.parametrize("policy", [{"rows": 1}, {"new_rows": "zeros"}, {"seed": "1"}])
-def test_invalid_policy_is_refused(policy):
-    with pytest.raises(ConfigError):
-        LoaderExecutor().Do({}, {}, {"policy": json.dumps(policy)})
-
-
-def test_components_have_typed_channels(retrieved, tmp_path):
-    made, config = inputs(tmp_path / "next", b"a")
-    channels = {key: channel_utils.as_channel(value) for key, value in made.items()}
-    run = channel_utils.as_channel([artifact(standard_artifacts.ModelRun, tmp_path / "run")])
-    retriever = CheckpointRetriever(model_run=run, **channels)
-    loader = CheckpointLoader(
-        earlier_checkpoint=retriever.outputs["embedding_checkpoint"], **channels, policy=RemapPolicy(seed=1)
-    )
-    assert loader.outputs["embedding_checkpoint"].type is EmbeddingCheckpoint
-    assert config.tables

@@ -6,23 +6,21 @@ import os
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from tfx.types import channel_utils, standard_artifacts
+from tfx.types import standard_artifacts
 
 from components.artifacts import EmbeddingCheckpoint
-from components.table_health import TableHealth
 from components.table_health.executor import Executor
 from embedding_core.checkpoint import write_tables
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
-from embedding_core.errors import ConfigError
-from embedding_core.health import HEALTH_FILE, Health
+from embedding_core.health import HEALTH_FILE
 from embedding_core.optimizers import Adagrad
-from embedding_core.vocabulary import Vocabulary
+from support.artifacts import artifact
+from support.vocabularies import vocabulary_of
 
 pytestmark = pytest.mark.tfx
 
-TOKENS = pa.array([b"t%d" % number for number in range(100)], pa.large_binary())
+TOKENS = [b"t%d" % number for number in range(100)]
 ROWS = np.random.default_rng(0).normal(size=(100, 8)).astype(np.float32)
 CONFIG = EmbeddingConfig(
     tables=(
@@ -34,22 +32,18 @@ CONFIG = EmbeddingConfig(
 
 def checkpoint(folder, name, rows, steps, private=False):
     """Write the rows, with slots that grew in each step."""
-    artifact = EmbeddingCheckpoint()
-    artifact.uri = str(folder / name)
-    words = Vocabulary(
-        name="word", tokens=TOKENS, counts=np.ones(100, np.int64), total_count=110, distinct=110, private=private
-    )
+    written = artifact(EmbeddingCheckpoint, folder / name, made=False)
+    words = vocabulary_of(TOKENS, "word", [1] * 100, total_count=110, distinct=110, private=private)
     values = {"items": rows, "items/accumulators": np.full_like(rows, 0.1 + steps)}
-    write_tables(artifact.uri, CONFIG, lambda key: [(0, values[key])], step=steps, vocabularies={"word": words})
-    return artifact
+    write_tables(written.uri, CONFIG, lambda key: [(0, values[key])], step=steps, vocabularies={"word": words})
+    return written
 
 
 def judged(folder, rows, before=None, private=False, **health):
     inputs = {"embedding_checkpoint": [checkpoint(folder, "now", rows, 2, private)]}
     if before is not None:
         inputs["base_checkpoint"] = [checkpoint(folder, "base", before, 1)]
-    blessing = standard_artifacts.ModelBlessing()
-    blessing.uri = str(folder / "blessing")
+    blessing = artifact(standard_artifacts.ModelBlessing, folder / "blessing", made=False)
     properties = {"rules": json.dumps(health), "seed": 1}
     Executor().Do(inputs, {"blessing": [blessing]}, properties)
     with open(f"{blessing.uri}/{HEALTH_FILE}") as file:
@@ -100,15 +94,3 @@ def test_without_a_base_only_the_table_itself_is_judged(tmp_path):
     _, health = judged(tmp_path, rows)
     assert [finding["figure"] for finding in health["findings"]] == ["zero"]
     assert not health["tables"]["items"]["has_base"]
-
-
-def test_unknown_bound_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="did you mean 'max_zero'"):
-        judged(tmp_path, ROWS, max_zeros=1)
-
-
-def test_component_takes_its_bounds(tmp_path):
-    channel = channel_utils.as_channel([checkpoint(tmp_path, "now", ROWS, 1)])
-    node = TableHealth(embedding_checkpoint=channel, health=Health(max_zero=0.5), drawn_features=["item"])
-    assert node.outputs["blessing"].type_name == "ModelBlessing"
-    assert json.loads(node.exec_properties["rules"])["max_zero"] == 0.5

@@ -18,15 +18,16 @@ def artifacts(tmp_path):
     from tfx.types import standard_artifacts
 
     from components.artifacts import TableConfigs, Vocabularies
+    from support.artifacts import artifact, examples_at
 
-    made = {
-        "examples": standard_artifacts.Examples(), "vocabularies": Vocabularies(), "table_configs": TableConfigs(),
-        "model": standard_artifacts.Model(), "model_run": standard_artifacts.ModelRun(),
-    }  # fmt: skip
-    for name, artifact in made.items():
-        artifact.uri = str(tmp_path / name)
-    made["examples"].split_names = '["train", "eval"]'
-    return {name: [artifact] for name, artifact in made.items()}
+    kinds = {
+        "vocabularies": Vocabularies,
+        "table_configs": TableConfigs,
+        "model": standard_artifacts.Model,
+        "model_run": standard_artifacts.ModelRun,
+    }
+    made = {name: [artifact(kind, tmp_path / name, made=False)] for name, kind in kinds.items()}
+    return {"examples": [examples_at(tmp_path / "examples")], **made}
 
 
 def inputs(artifacts):
