@@ -12,14 +12,9 @@ def vocabulary(tmp_path):
     return path
 
 
-def test_tokens_get_their_line_number(vocabulary):
-    ids = TokenTable(vocabulary, 3, 0).lookup(tf.ragged.constant([["a", "ä"], ["b"]]))
-    assert ids.to_list() == [[1, 2], [0]]
-
-
-def test_unknown_tokens_are_dropped_without_oov_rows(vocabulary):
-    ids = TokenTable(vocabulary, 3, 0).lookup(tf.ragged.constant([["a", "zzz"], ["?"], []], dtype=tf.string))
-    assert ids.to_list() == [[1], [], []]
+def test_tokens_get_line_numbers_and_unknown_ones_are_dropped(vocabulary):
+    ids = TokenTable(vocabulary, 3, 0).lookup(tf.ragged.constant([["a", "zzz", "ä"], ["b"], ["?"], []]))
+    assert ids.to_list() == [[1, 2], [0], [], []]
 
 
 def test_unknown_tokens_get_the_id_of_a_static_vocabulary_table(vocabulary):

@@ -10,23 +10,14 @@ from embedding_core.columns import parse_spec, tokens_of
 from embedding_core.config import ColumnConfig
 from embedding_core.errors import DataError
 from embedding_core.vocabulary import save_vocabulary, vocabulary_from_counts
+from support.tf_examples import example
 
 TEXT, SPLIT = ColumnConfig(name="c"), ColumnConfig(name="c", separator="|")
 INTEGER, FLOAT = ColumnConfig(name="c", dtype="int64"), ColumnConfig(name="c", dtype="float32")
 
 
-def example(**features):
-    kinds = {bytes: "bytes_list", int: "int64_list", float: "float_list"}
-    message = tf.train.Example()
-    for name, values in features.items():
-        feature = message.features.feature[name]
-        if values is not None:
-            getattr(feature, kinds[type((values or [b""])[0])]).value.extend(values)
-    return message.SerializeToString()
-
-
 def parsed(column, *rows):
-    values = tf.io.parse_example([example(**row) for row in rows], parse_spec([column]))
+    values = tf.io.parse_example([example(row) for row in rows], parse_spec([column]))
     return tokens_of(column, values["c"]).to_list()
 
 
@@ -116,8 +107,3 @@ def test_tensorflow_reads_every_row_of_a_saved_vocabulary(tmp_path):
         tf.lookup.TextFileIndex.LINE_NUMBER,
     )
     assert tf.lookup.StaticHashTable(lines, -1).lookup(tf.constant(odd)).numpy().tolist() == list(range(len(odd)))
-
-
-def test_two_features_may_read_one_column_of_floats():
-    column = ColumnConfig(name="price", dtype="float32")
-    assert list(parse_spec([column, column])) == ["price"]

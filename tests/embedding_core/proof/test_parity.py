@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.proof.parity import ParityReport, compare, edge_cases, read_rows
+from support.tf_examples import example, write_rows
 
 
 def test_texts_differ_by_infinity_or_not_at_all():
@@ -102,13 +103,6 @@ CONFIG = EmbeddingConfig(
 )
 
 
-def row(**columns):
-    example = tf.train.Example()
-    for name, value in columns.items():
-        example.features.feature[name].bytes_list.value.append(value)
-    return example.SerializeToString()
-
-
 def changes(rows):
     """Yield (column, values) of each change that an edge case made to its original row."""
     base = tf.train.Example.FromString(ROW).features.feature
@@ -122,10 +116,11 @@ def changes(rows):
                 yield name, list(getattr(features[name], kind).value)
 
 
-ROW = row(word=b"a", list=b"b", pieces=b"a|b", spared=b"s", other=b"o")
+ROW = example({"word": b"a", "list": b"b", "pieces": b"a|b", "spared": b"s", "other": b"o"})
 
 
 def test_edge_cases_cover_each_column():
+    assert edge_cases([], CONFIG) == []
     found = list(changes(edge_cases([ROW], CONFIG, ["spared"])))
     assert {name for name, _ in found} == {"word", "list", "pieces", "number", "float"}
     words = [values for name, values in found if name == "word"]
@@ -151,16 +146,9 @@ def test_edge_cases_of_raw_ids_follow_their_policy(invalid_id, outside):
     assert any(not 0 <= number < 3 for number in ids) == outside
 
 
-def test_edge_cases_of_no_rows_are_none():
-    assert edge_cases([], CONFIG) == []
-
-
 def test_read_rows_stops_at_the_limit(tmp_path):
     for number in range(2):
-        options = tf.io.TFRecordOptions(compression_type="GZIP")
-        with tf.io.TFRecordWriter(str(tmp_path / f"{number}.gz"), options) as writer:
-            writer.write(b"%d-a" % number)
-            writer.write(b"%d-b" % number)
+        write_rows(tmp_path / f"{number}.gz", [b"%d-a" % number, b"%d-b" % number], "GZIP")
     files = [str(tmp_path / "1.gz"), str(tmp_path / "0.gz")]
     assert read_rows(files, 3) == [b"0-a", b"0-b", b"1-a"]
     assert len(read_rows(files, 100)) == 4

@@ -23,21 +23,18 @@ def test_manifest_has_facts_constants_and_digests(folder):
     assert KIND.verify(folder) == {"format": "rows", "version": 1, "step": 7, "files": files}
 
 
-@pytest.mark.parametrize("text", ["1 2 4", "1 2", ""])
-def test_changed_file_is_named(folder, text):
-    (folder / "inner/rows").write_text(text)
+@pytest.mark.parametrize("text", ["1 2 4", "1 2", None])
+def test_changed_or_missing_file_is_named(folder, text):
+    (folder / "inner/rows").unlink() if text is None else (folder / "inner/rows").write_text(text)
     with pytest.raises(CheckpointError, match="'inner/rows' is not what its manifest says"):
         KIND.verify(folder)
 
 
-def test_missing_file_is_named_and_extra_one_refused_on_request(folder):
+def test_extra_file_is_refused_on_request(folder):
     (folder / "other").touch()
     assert KIND.verify(folder)["step"] == 7
     with pytest.raises(CheckpointError, match="'other' is not what its manifest says"):
         KIND.verify(folder, KIND.digests)
-    (folder / "inner/rows").unlink()
-    with pytest.raises(CheckpointError, match="'inner/rows' is not what"):
-        KIND.verify(folder)
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{", b"[" * 100_000, b'{"files": {}}'])
