@@ -82,15 +82,11 @@ def test_weights_of_keras_have_the_order_of_every_engine(both):
         np.testing.assert_array_equal(layer.table_variables[key].numpy(), variable.numpy())
 
 
-def test_table_is_overwritten(both):
-    _, (layer, _) = both
-    layer.update_embedding_table(CONFIG.tables[0], np.full([12, 3], 7.0))
-    assert (layer.table_variables["user"].numpy() == 7).all()
-
-
-def test_tables_are_the_stacks_as_on_a_tpu(both):
+def test_tables_are_stacks_as_on_a_tpu_and_overwritten_by_name(both):
     _, (layer, _) = both
     assert list(layer.embedding_tables) == ["item_user"]
+    layer.update_embedding_table(CONFIG.tables[0], np.full([12, 3], 7.0))
+    assert (layer.table_variables["user"].numpy() == 7).all()
 
 
 def test_exported_model_looks_up_the_tables(both, tmp_path):

@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.optimizers import FTRL, SGD, Adagrad, Adam
 from embedding_core.planning.topology import memory_plan, named_topology
 from embedding_core.preflight import PipelineStep, Step, preflight
 from embedding_core.tpu_compiler import TpuCompiler
 from embedding_core.tpu_compiler.compiler_check import compiler_check
 from embedding_core.training_config import TrainingConfig
+from support.tables import config_of
+from support.tpu_compiler.compilers import NEEDS_TPU_COMPILER, TPU_COMPILER, python_of
 
-COMPILER = TpuCompiler.installed()
-NEEDS_COMPILER = pytest.mark.skipif(COMPILER is None, reason="the TPU compiler is not installed: `make tpu-compiler`")
 COMPILED = {
     "stage": "compiled",
     "versions": {"libtpu": "0"},
@@ -26,26 +25,19 @@ COMPILED = {
 
 
 def config(rows=1000, dim=16):
-    return EmbeddingConfig(
-        tables=(TableConfig(name="user", vocabulary_size=rows, dim=dim, optimizer=Adagrad(learning_rate=0.1)),),
-        features=(FeatureConfig(name="u", table="user"),),
-    )
+    return config_of(user={"vocabulary_size": rows, "dim": dim, "optimizer": Adagrad(learning_rate=0.1)})
 
 
-def report(tables=None, topology="v2-8", *, batch=64, compiler=COMPILER, model="pipelines.models.ranking", **arguments):
+def report(tables=None, topology="v2-8", *, batch=64, compiler=TPU_COMPILER, model=None, **arguments):
+    if model is None:
+        model, arguments = "pipelines.models.ranking", {"hidden_units": [8], "cross_layers": 0}
     step = PipelineStep(model=model, dense=["d"], arguments=arguments, training=TrainingConfig(steps=10))
-    return preflight(
-        tables or config(),
-        named_topology(topology),
-        batch_size=batch,
-        make_step=step,
-        own_tables=True,
-        checks=checks(compiler),
-    )
+    given = {"batch_size": batch, "make_step": step, "own_tables": True, "checks": checks(compiler)}
+    return preflight(tables or config(), named_topology(topology), **given)
 
 
 def checks(compiler):
-    return {} if compiler is None else {"compiler": functools.partial(compiler_check, compiler=compiler)}
+    return {"compiler": functools.partial(compiler_check, compiler=compiler)}
 
 
 def planted(kind, monkeypatch, **more):
@@ -59,15 +51,9 @@ def replying(tmp_path):
 
     def made(reply):
         (tmp_path / "reply.json").write_text(json.dumps(reply))
-        (tmp_path / "python").write_text(f"#!/bin/sh\ncp {tmp_path}/reply.json $3\n")
-        (tmp_path / "python").chmod(0o755)
-        return TpuCompiler(python=tmp_path / "python")
+        return TpuCompiler(python=python_of(tmp_path, f"cp {tmp_path}/reply.json $3"))
 
     return made
-
-
-def test_without_a_compiler_the_report_has_none():
-    assert "compiler" not in report(compiler=None).further
 
 
 @pytest.mark.parametrize(("temporary", "found"), [(2, []), (6, ["memory"])])
@@ -106,7 +92,7 @@ def test_program_that_tensorflow_cannot_lower_is_not_compiled(monkeypatch, reply
     assert "kernel" in {finding.kind for finding in made.findings}
 
 
-@NEEDS_COMPILER
+@NEEDS_TPU_COMPILER
 @pytest.mark.parametrize(("topology", "inside"), [("v3-8", False), ("v5e-4", True), ("v6e-8", False)])
 def test_pipelines_step_compiles_with_tables_of_the_planned_size(topology, inside):
     made = report(config(rows=200_003, dim=20), topology)
@@ -120,7 +106,7 @@ def test_pipelines_step_compiles_with_tables_of_the_planned_size(topology, insid
         assert 1 <= made.further["compiler"]["argument_bytes"] / made.further["compiler"]["planned_bytes"] <= 1.05
 
 
-@NEEDS_COMPILER
+@NEEDS_TPU_COMPILER
 def test_own_step_compiles():
     def make_step(embedding, rows):
         weights = tf.Variable(tf.zeros([16, 1]))
@@ -130,20 +116,20 @@ def test_own_step_compiles():
             with tf.GradientTape() as tape:
                 activations = embedding.dequeue()
                 tape.watch(activations)
-                loss = tf.reduce_mean(tf.square(tf.matmul(activations["u"], weights) - 1.0))
+                loss = tf.reduce_mean(tf.square(tf.matmul(activations["user"], weights) - 1.0))
             for_tables, for_weights = tape.gradient(loss, (activations, weights))
             embedding.apply_gradients(for_tables)
             weights.assign_sub(0.1 * for_weights)
 
-        return Step(on_core, {"u": tf.TensorSpec([rows, 1], tf.int64)})
+        return Step(on_core, {"user": tf.TensorSpec([rows, 1], tf.int64)})
 
-    made = preflight(config(), named_topology("v4-8"), batch_size=64, make_step=make_step, checks=checks(COMPILER))
+    made = preflight(config(), named_topology("v4-8"), batch_size=64, make_step=make_step, checks=checks(TPU_COMPILER))
     assert made.green, made.findings
     assert made.further["compiler"]["stage"] == "compiled"
     assert made.further["compiler"]["operations"]["fusion"] >= 1
 
 
-@NEEDS_COMPILER
+@NEEDS_TPU_COMPILER
 def test_operation_that_a_tpu_lacks_is_refused_with_its_line(monkeypatch):
     made = planted("operation", monkeypatch, topology="v3-8")
     (finding,) = [one for one in made.findings if one.kind == "tpu"]
@@ -152,7 +138,7 @@ def test_operation_that_a_tpu_lacks_is_refused_with_its_line(monkeypatch):
 
 
 @pytest.mark.slow
-@NEEDS_COMPILER
+@NEEDS_TPU_COMPILER
 @pytest.mark.parametrize("topology", ["v2-8", "v3-8", "v4-8", "v5e-4", "v5p-8", "v6e-8"])
 @pytest.mark.parametrize(
     ("kind", "error"),
@@ -170,7 +156,7 @@ def test_planted_mistakes_are_refused_on_every_generation(kind, error, topology,
 
 
 @pytest.mark.slow
-@NEEDS_COMPILER
+@NEEDS_TPU_COMPILER
 @pytest.mark.parametrize(
     ("kind", "rows", "green"),
     [("activations", 31_000, True), ("activations", 40_000, False), ("constant", 31_000, False)],
@@ -184,7 +170,7 @@ def test_activations_and_constants_that_do_not_fit_are_refused(kind, rows, green
 
 
 @pytest.mark.slow
-@NEEDS_COMPILER
+@NEEDS_TPU_COMPILER
 @pytest.mark.parametrize("rows", [80_000_000, 400_000_000])
 def test_too_large_tables_are_refused_and_take_no_memory_here(rows):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -198,13 +184,10 @@ def largest_that_fits(dims, optimizer):
     """Return tables of equal bytes with these dims, as large as a plan for v5e-4 says that they fit."""
 
     def tables(values):
-        return EmbeddingConfig(
-            tables=tuple(
-                TableConfig(name=f"t{n}", vocabulary_size=max(1, values // dim) | 1, dim=dim, optimizer=optimizer)
-                for n, dim in enumerate(dims)
-            ),
-            features=tuple(FeatureConfig(name=f"t{n}", table=f"t{n}") for n in range(len(dims))),
-        )
+        rows = [max(1, values // dim) | 1 for dim in dims]
+        sizes = zip(rows, dims, strict=True)
+        settings = [{"vocabulary_size": count, "dim": dim, "optimizer": optimizer} for count, dim in sizes]
+        return config_of(**{f"t{n}": given for n, given in enumerate(settings)})
 
     low, high = 0, 2**33
     while high - low > 2**16:
@@ -215,29 +198,15 @@ def largest_that_fits(dims, optimizer):
 
 
 @pytest.mark.slow
-@NEEDS_COMPILER
+@NEEDS_TPU_COMPILER
 @pytest.mark.parametrize(
     ("dims", "optimizer"),
     [
-        ([8], Adagrad()),
-        ([16], Adam()),
-        ([32], Adagrad()),
-        ([40], Adagrad()),
-        ([64], Adagrad()),
-        ([64], SGD()),
-        ([64], Adam()),
-        ([64], FTRL()),
-        ([96], Adagrad()),
-        ([96], Adam()),
-        ([128], Adagrad()),
-        ([192], Adagrad()),
-        ([16] * 4, Adagrad()),
-        ([64] * 2, Adagrad()),
-        ([64] * 4, Adagrad()),
+        *(([dim], Adagrad()) for dim in (8, 32, 40, 64, 96, 128, 192)),
+        *(([dim], Adam()) for dim in (16, 64, 96)),
+        *(([64], optimizer) for optimizer in (SGD(), FTRL())),
+        *((dims, Adagrad()) for dims in ([16] * 4, [64] * 2, [64] * 4, [96] * 4, [16, 64], [1, 12, 100])),
         ([64] * 4, Adam()),
-        ([96] * 4, Adagrad()),
-        ([16, 64], Adagrad()),
-        ([1, 12, 100], Adagrad()),
     ],
     ids=str,
 )

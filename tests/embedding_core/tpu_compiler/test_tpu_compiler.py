@@ -11,24 +11,17 @@ import pytest
 
 from embedding_core.errors import ConfigError
 from embedding_core.tpu_compiler import TpuCompiler
+from support.tpu_compiler.compilers import NEEDS_TPU_COMPILER, TPU_COMPILER, python_of
 
 pytestmark = pytest.mark.light
 
-COMPILER = TpuCompiler.installed()
 WORKING = '{"stage": "compiling", "versions": {}}'
 
 
 @pytest.fixture
 def program(tmp_path):
-    """Make a program in place of the environment's Python; its arguments are -I, the script and the folder."""
-
-    def made(text, **more):
-        path = tmp_path / "python"
-        path.write_text(f"#!/bin/sh\n{text}\n")
-        path.chmod(0o755)
-        return TpuCompiler(python=path, **more)
-
-    return made
+    """Make a program in place of the environment's Python."""
+    return lambda text, **more: TpuCompiler(python=python_of(tmp_path, text), **more)
 
 
 def environment(folder, versions):
@@ -132,9 +125,9 @@ def test_compiler_that_stops_is_a_result(program, text, error):
     assert (result["stage"], result["error"]) == ("stopped", error)
 
 
-@pytest.mark.skipif(COMPILER is None, reason="the TPU compiler is not installed: `make tpu-compiler`")
+@NEEDS_TPU_COMPILER
 def test_two_processes_compile_at_once():
     """Bytes that are not an HLO module are refused only after libtpu is loaded."""
     with ThreadPoolExecutor(2) as pool:
-        results = list(pool.map(lambda generation: COMPILER.compile(b"not HLO", generation), ["v3", "v5e"]))
+        results = list(pool.map(lambda generation: TPU_COMPILER.compile(b"not HLO", generation), ["v3", "v5e"]))
     assert [result["stage"] for result in results] == ["not converted"] * 2
