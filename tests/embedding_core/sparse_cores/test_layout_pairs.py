@@ -10,7 +10,6 @@ from tensorflow.python.tpu import tpu_embedding_v3_utils as upstream
 
 from embedding_core.checkpoint import retrieve
 from embedding_core.checkpoint.load import load_checkpoint_into
-from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine, TPUEmbedding, TPUEmbeddingV0, simulated_tpu
 from embedding_core.errors import CheckpointError
 from embedding_core.optimizers import Adagrad, Adam
@@ -18,16 +17,12 @@ from embedding_core.sparse_cores import Slice, SparseCoreEmbeddingConfig
 from embedding_core.sparse_cores.stored_tables import stacked_copies, stacks_of_names
 from embedding_core.sparse_cores.tpu_embedding import TPUEmbeddingV2
 from embedding_core.translate import config_to_tensorflow
+from support.tables import config_of
 
 simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
 SIZES = {"d": (64, 16, Adam()), "b": (7, 8, Adagrad()), "a": (40, 3, Adagrad())}  # d needs no padding
-CONFIG = EmbeddingConfig(
-    tables=tuple(
-        TableConfig(name=name, vocabulary_size=rows, dim=dim, optimizer=optimizer)
-        for name, (rows, dim, optimizer) in SIZES.items()
-    ),
-    features=tuple(FeatureConfig(name=f"f{n}", table=name) for n, name in enumerate(SIZES)),
-)
+KEYS = ("vocabulary_size", "dim", "optimizer")
+CONFIG = config_of(**{name: dict(zip(KEYS, settings, strict=True)) for name, settings in SIZES.items()})
 OF_TENSORFLOW = "TensorFlow 2.16, 2 chips x 4"
 SLICE = Slice(2, 4)
 TOPOLOGIES = {
@@ -149,10 +144,6 @@ def test_rows_and_slots_are_those_that_another_layout_saved(saved, tmp_path, sou
 
 
 def test_stack_whose_name_fits_several_tables_is_refused():
-    names = ("a", "b", "a_b", "c", "b_c")
-    config = EmbeddingConfig(
-        tables=tuple(TableConfig(name=name, vocabulary_size=8, dim=2) for name in names),
-        features=tuple(FeatureConfig(name=f"of_{name}", table=name) for name in names),
-    )
+    config = config_of(a={}, b={}, a_b={}, c={}, b_c={})
     with pytest.raises(CheckpointError, match=r"\['a', 'b_c'\] or \['a', 'b', 'c'\] or \['a_b', 'c'\]: rename"):
         stacks_of_names(["a_b_c"], config, Slice(1, 4))

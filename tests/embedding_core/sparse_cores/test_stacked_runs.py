@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from embedding_core import Adagrad, EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core import Adagrad
 from embedding_core.checkpoint import load_checkpoint_into, retrieve
 from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError
@@ -16,16 +16,12 @@ from embedding_core.sparse_cores.stored_tables import stacked_copies, stacks_of_
 from embedding_core.tasks import POSITIVE
 from embedding_core.training.finished_run import RunDescription, restore_run, restore_weights, slice_of_run
 from embedding_core.training_config import TrainingConfig
+from support.tables import config_of
 
 SLICE = Slice(2, 4)
 MODEL = "pipelines.models.ranking"
-CONFIG = EmbeddingConfig(
-    tables=tuple(
-        TableConfig(name=name, vocabulary_size=rows, dim=8, optimizer=Adagrad(learning_rate=0.1))
-        for name, rows in (("item", 64), ("shop", 30))
-    ),
-    features=(FeatureConfig(name="item", table="item"), FeatureConfig(name="shop", table="shop")),
-)
+ADAGRAD = {"optimizer": Adagrad(learning_rate=0.1)}
+CONFIG = config_of(item={"vocabulary_size": 64, **ADAGRAD}, shop={"vocabulary_size": 30, **ADAGRAD})
 
 
 @pytest.fixture(params=[["item_shop"], ["item", "shop"]])

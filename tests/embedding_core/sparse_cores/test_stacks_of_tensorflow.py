@@ -7,9 +7,9 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.optimizers import Adagrad
 from embedding_core.sparse_cores import Limits, Slice, TableShape, limits_in_all_forms, stack_tables, stacks_of
+from support.tables import config_of
 
 _TABLE = st.tuples(
     st.sampled_from([64, 1000, 2**24, 2**25]),
@@ -24,7 +24,7 @@ _newer = pytest.mark.skipif(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(_TABLE, min_size=1, max_size=8), st.sampled_from([1, 2, 8]))
 def test_stacks_are_those_of_tensorflow_2_16(tables, chips):
     wrapper = pytest.importorskip("tensorflow.python.tpu._pywrap_tpu_embedding")
@@ -47,7 +47,7 @@ def test_stacks_are_those_of_tensorflow_2_16(tables, chips):
 
 
 @_newer
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 40)), min_size=1, max_size=8), st.sampled_from([2, 4]))
 def test_layout_is_that_of_later_versions(sizes, per_chip):
     from tensorflow.python.tpu import tpu_embedding_v3
@@ -61,13 +61,8 @@ def test_layout_is_that_of_later_versions(sizes, per_chip):
     features = [(table.name, _API.FeatureConfig(table, output_shape=[batch // slice_.chips])) for table in tables]
     stack = tpu_embedding_v3._stack_tables_with_same_table_dim_and_optimizer
     expected = stack(tables, features, slice_.chips, per_chip, None).table_to_stacked_table_offset
-    config = EmbeddingConfig(
-        tables=tuple(
-            TableConfig(name=name, vocabulary_size=rows, dim=dim, optimizer=Adagrad(learning_rate=0.1))
-            for name, (rows, dim) in zip(names, sizes, strict=True)
-        ),
-        features=tuple(FeatureConfig(name=name, table=name) for name in names),
-    )
+    given = [{"vocabulary_size": rows, "dim": dim, "optimizer": Adagrad(learning_rate=0.1)} for rows, dim in sizes]
+    config = config_of(**dict(zip(names, given, strict=True)))
     made = {
         table.name: (stack.name, table.first_row * slice_.shards, table.rotation)
         for stack in stacks_of(config, slice_, batch)

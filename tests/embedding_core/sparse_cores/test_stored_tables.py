@@ -11,24 +11,20 @@ from tensorflow.core.tpu.kernels import sparse_core_layout_pb2
 from tensorflow.python.tpu import tpu_embedding_v3_utils as upstream
 
 from embedding_core.checkpoint import BundleReader, retrieve
-from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.config import EmbeddingConfig
 from embedding_core.engines import HostEngine, TPUEmbedding
 from embedding_core.errors import CheckpointError
 from embedding_core.optimizers import SGD, Adagrad, Optimizer
 from embedding_core.translate import config_to_tensorflow
+from support.tables import config_of
 
 KEY = "model/emb/{}/.ATTRIBUTES/VARIABLE_VALUE"
 SHAPES = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 2)), min_size=1, max_size=4)
 
 
 def config(sizes: list[int], dim: int, optimizer: Optimizer) -> EmbeddingConfig:
-    names = [f"t{number}" for number in range(len(sizes))]
-    tables = [
-        TableConfig(name=name, vocabulary_size=size, dim=dim, optimizer=optimizer)
-        for name, size in zip(names, sizes, strict=True)
-    ]
-    features = [FeatureConfig(name=name, table=name) for name in names]
-    return EmbeddingConfig(tables=tuple(tables), features=tuple(features))
+    settings = {"dim": dim, "optimizer": optimizer}
+    return config_of(**{f"t{number}": {"vocabulary_size": size, **settings} for number, size in enumerate(sizes)})
 
 
 def layouts_of(config: EmbeddingConfig, padding: list[int], cores: int, partitions: int, stack: str):
@@ -81,7 +77,7 @@ def by_tensorflow(stack: np.ndarray, layout) -> np.ndarray:
     return upstream.remove_padding_from_sc(found, tuple(layout.unsharded_shape)).numpy()
 
 
-@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     shapes=SHAPES,
     dim=st.integers(1, 9),

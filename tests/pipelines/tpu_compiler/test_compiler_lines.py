@@ -6,15 +6,15 @@ from pyarrow import parquet
 
 import pipelines.examples
 from embedding_core.planning.topology import named_topology
-from embedding_core.tpu_compiler import TpuCompiler
+from embedding_core.tpu_compiler import SparseCoreCompiler
 from pipelines.checks.planned_tables import planned_tables
 from pipelines.commands import cli
 from pipelines.config import load_config
 from pipelines.tpu_compiler.preflight_checks import Compiler, asked_checks, compiler_lines
+from support.tpu_compiler.compilers import NEEDS_TPU_COMPILER, TPU_COMPILER
 
 EXAMPLES = pipelines.examples.__path__[0]
 ROOT = f"{EXAMPLES}/../.."
-COMPILER = TpuCompiler.installed()
 COMPILED = {
     "stage": "compiled",
     "versions": {"libtpu": "0.0.17"},
@@ -28,11 +28,6 @@ COMPILED = {
     "left_out": ["SendTPUEmbeddingGradients"],
     "unknown_sizes": 7,
 }
-REFUSED = {**COMPILED, "stage": "refused", "error": "RESOURCE_EXHAUSTED: no\n" + "line\n" * 40}
-
-
-def test_no_line_if_the_compiler_was_not_asked():
-    assert list(compiler_lines(None)) == []
 
 
 def test_memory_is_beside_the_plan_and_what_is_missing_is_said():
@@ -55,31 +50,37 @@ def test_estimate_is_shown_as_ordinal_and_only_if_it_is_a_time(seconds, shown):
 
 
 def test_refusal_is_shown_word_for_word():
-    lines = list(compiler_lines(REFUSED))
+    refused = {**COMPILED, "stage": "refused", "error": "RESOURCE_EXHAUSTED: no\n" + "line\n" * 40}
+    lines = list(compiler_lines(refused))
     assert lines[1] == "  RESOURCE_EXHAUSTED: no"
     assert lines[-2] == "  ... and 11 more lines, which `--json` writes"
 
 
-def test_command_without_compiler_is_one_error_before_any_run(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("topology", "tpu_compiler", "found"),
+    [("v3-8", "absent", "the TPU compiler"), ("v5p-8", "/bin/sh", "the compiler for SparseCores")],
+)
+def test_command_without_compiler_is_one_error(tmp_path, monkeypatch, capsys, topology, tpu_compiler, found):
     monkeypatch.setattr(cli, "silence", lambda: None)
-    options = ["--topology", "v3-8", "--compiler", "tpu", "--compiler-python", str(tmp_path / "python")]
+    monkeypatch.setenv(SparseCoreCompiler.VARIABLE, str(tmp_path / "python"))
+    options = ["--topology", topology, "--compiler", "tpu", "--compiler-python", tpu_compiler]
     with pytest.raises(SystemExit) as caught:
         cli.main(["preflight", f"{EXAMPLES}/taxi.yaml", *options])
     assert caught.value.code == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: there is no environment of the TPU compiler")
+    assert line.startswith(f"error: there is no environment of {found}")
 
 
 def compiled(config, topology, tokens):
     from pipelines.checks.pipeline_preflight import check
 
     slice_, (tables, sizes) = named_topology(topology), planned_tables(config, None, tokens)
-    checks = asked_checks(config, tables, slice_, None, compiler=Compiler.tpu, compiler_python=COMPILER.python)
+    checks = asked_checks(config, tables, slice_, None, compiler=Compiler.tpu, compiler_python=TPU_COMPILER.python)
     return check(config, slice_, tables, sizes, checks=checks)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(COMPILER is None, reason="the TPU compiler is not installed: `make tpu-compiler`")
+@NEEDS_TPU_COMPILER
 @pytest.mark.parametrize("topology", ["v2-8", "v3-8", "v4-8", "v5e-4", "v5p-8", "v6e-8"])
 @pytest.mark.parametrize(
     "file",
@@ -102,7 +103,7 @@ def test_every_example_compiles_for_every_generation(file, topology, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(COMPILER is None, reason="the TPU compiler is not installed: `make tpu-compiler`")
+@NEEDS_TPU_COMPILER
 def test_plan_with_copies_does_not_fit_where_compiler_refuses():
     """On v5e the compiler copies tables of 64 columns into a padded layout."""
     report = compiled(load_config(f"{EXAMPLES}/taxi.yaml", []), "v5e-4", 2_000_000)

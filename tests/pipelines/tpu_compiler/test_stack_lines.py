@@ -1,13 +1,7 @@
 """What a user reads about the stacks of tables that are compiled for SparseCores."""
 
-import pytest
-
-import pipelines.examples
-from embedding_core.tpu_compiler import SparseCoreCompiler
-from pipelines.commands import cli
 from pipelines.tpu_compiler.preflight_checks import sparse_core_lines
 
-EXAMPLES = pipelines.examples.__path__[0]
 FOUND = {
     "tables": ["a", "b"],
     "stage": "compiled",
@@ -22,10 +16,6 @@ RESULT = {
     "versions": {"jax-tpu-embedding": "0.2.0", "libtpu": "0.0.52"},
     "stacks": {"a_b": FOUND},
 }
-
-
-def test_no_line_if_sparse_cores_were_not_asked_for():
-    assert list(sparse_core_lines(None)) == []
 
 
 def test_reasons_are_lines():
@@ -47,14 +37,3 @@ def test_refusal_of_a_stack_is_shown_word_for_word():
     assert lines[1].endswith("stack a_b (a, b): refused. The message, word for word:")
     assert lines[2] == "    E3001: no"
     assert lines[-1] == "    ... and 11 more lines, which `--json` writes"
-
-
-def test_command_with_an_environment_that_is_absent_is_one_error(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "silence", lambda: None)
-    monkeypatch.setenv("TPU_COMPILER_PYTHON", "/bin/sh")
-    monkeypatch.setenv(SparseCoreCompiler.VARIABLE, str(tmp_path / "python"))
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["preflight", f"{EXAMPLES}/taxi.yaml", "--topology", "v5p-8", "--compiler", "tpu"])
-    assert caught.value.code == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: there is no environment of the compiler for SparseCores")

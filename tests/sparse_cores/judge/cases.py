@@ -1,7 +1,5 @@
 """Writes the cases that `judge.py` judges: batches, and the limits that `embedding_core.sparse_cores` computes.
 
-    python tests/sparse_cores/judge/cases.py <folder> [<folder with the daily CSV files of Online Retail>]
-
 A case is a folder with `case.json`: the "program" as `SparseCoreCompiler.compile` takes it, and the file of its batches
 (`<feature>.values.<n>` and `<feature>.splits.<n>` of each batch). "exact" cases hold all batches that
 their limits were computed from; the limits of the others are bounds, from the first batches alone.
@@ -10,7 +8,6 @@ their limits were computed from; the limits of the others are bounds, from the f
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -148,15 +145,11 @@ def write_bounds(folder: Path) -> None:
             write_case(folder / f"{topology} {distribution} bound", MODEL, topology, _BATCH, given, counted=40)
 
 
-def main(folder: Path, retail: str | None = None) -> None:
-    """Write all cases; those of Online Retail only if its data is given."""
+def write_all(folder: Path, retail: str) -> None:
+    """Write all cases; those of Online Retail only if the folder of its data is given."""
     write_drawn(folder)
     write_bounds(folder)
-    if retail is not None:
-        from retail_cases import write_retail  # it needs TensorFlow
+    if retail:
+        from tests.sparse_cores.judge.retail_cases import write_retail  # it needs TensorFlow
 
         write_retail(folder, Path(retail), TOPOLOGIES)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:3])

@@ -10,10 +10,10 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet
 import tensorflow as tf
-from cases import describe, write_batches
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.optimizers import DEFAULT_OPTIMIZER
@@ -22,6 +22,8 @@ from embedding_core.sparse_cores.training_limits import evaluated_batches, globa
 from embedding_core.training import Inputs, Negatives, TrainingConfig, TrainingJob
 from embedding_core.training.device_choice import choose_placement
 from embedding_core.training.job import JobData
+from support.tf_examples import write_rows
+from tests.sparse_cores.judge.cases import describe, write_batches
 
 _COLUMNS = ("CustomerID", "Country", "Period", "History", "StockCode")
 _PREPARE = Path(__file__).parents[3] / "examples" / "online_retail" / "prepare_data.py"
@@ -70,9 +72,8 @@ def _job(folder: Path) -> TrainingJob:
         features.append(FeatureConfig(name=name, table=name, column=column))
     files = {name: str(folder / f"{name}.tfrecord") for name in splits}
     for name, path in files.items():
-        with tf.io.TFRecordWriter(path) as writer:
-            for *texts, label in zip(*splits[name].values(), strict=True):
-                writer.write(_example(texts, label))
+        values = zip(*splits[name].values(), strict=True)
+        write_rows(path, (_row(dict(zip(splits[name], row, strict=True))) for row in values))
     negatives = Negatives(feature="StockCode", per_positive=1)
     training = TrainingConfig(
         epochs=1, batch_size=_BATCH, shuffle_buffer=400_000, early_stopping=None, negatives=negatives, strategy="cpu"
@@ -96,10 +97,6 @@ def _tokens(name: str, text: str) -> list[str]:
     return text.split(" ") if name == "History" else [text]
 
 
-def _example(texts: list[str | None], label: int) -> bytes:
-    example = tf.train.Example()
-    for name, text in zip(_COLUMNS, texts, strict=True):
-        if text:
-            example.features.feature[name].bytes_list.value.append(text.encode())
-    example.features.feature["label"].float_list.value.append(label)
-    return bytes(example.SerializeToString())
+def _row(columns: dict[str, Any]) -> dict[str, Any]:
+    texts = {name: columns[name].encode() if columns[name] else None for name in _COLUMNS}
+    return {**texts, "label": float(columns["label"])}

@@ -4,14 +4,14 @@
 the file.
 """
 
-import importlib.util
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.sparse_cores.judge import cases
 
 _HERE = Path(__file__).parent
 _PYTHON = Path(os.environ.get("SPARSECORE_PYTHON") or _HERE.parents[2] / ".matrix" / "sparsecore" / "bin" / "python")
@@ -26,11 +26,6 @@ _needs_compiler = pytest.mark.skipif(
     _COMPILER is None, reason="there is no compiler for SparseCores: `make sparsecore-compiler` makes its environment"
 )
 
-_spec = importlib.util.spec_from_file_location("cases", _HERE / "cases.py")
-cases = importlib.util.module_from_spec(_spec)
-sys.modules["cases"] = cases
-_spec.loader.exec_module(cases)
-
 
 def _judged(*folders):
     done = subprocess.run([_PYTHON, _HERE / "judge.py", *folders], capture_output=True, text=True, check=False)
@@ -42,7 +37,7 @@ def _judged(*folders):
 @pytest.fixture(scope="session")
 def all_cases(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cases")
-    subprocess.run([sys.executable, _HERE / "cases.py", folder, *os.environ.get("DATA", "").split()], check=True)
+    cases.write_all(folder, os.environ.get("DATA", ""))
     return sorted(path.parent for path in folder.glob("*/case.json"))
 
 
