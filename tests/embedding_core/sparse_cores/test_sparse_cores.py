@@ -5,32 +5,20 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from embedding_core import FTRL, SGD, Adagrad, AdagradMomentum, Adam, EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core import SGD, Adagrad, Adam, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine, TPUEmbedding, simulated_tpu
 from embedding_core.errors import ConfigError, DataError, EngineError, UnsupportedError
 from embedding_core.sparse_cores import Ids, Slice, SparseCoreEmbeddingConfig, count_batch, stacks_of
 from embedding_core.sparse_cores.stack_feeding import layouts_of, stacks_of_layouts
 from embedding_core.sparse_cores.tpu_embedding import TPUEmbeddingV2
 from embedding_core.translate import config_to_tensorflow
+from support.tables import config_of
 from tests.embedding_core.oracle import Samples, build_ragged
 
 tpu = tf.tpu.experimental.embedding
 simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
 BATCH = 16
-OPTIMIZERS = (
-    SGD(learning_rate=0.1),
-    Adagrad(learning_rate=0.1),
-    AdagradMomentum(learning_rate=0.1, momentum=0.9, exponent=3, epsilon=1e-3),
-    AdagradMomentum(learning_rate=0.1, momentum=0.5, use_nesterov=True, beta2=0.9, epsilon=1e-3),
-    Adam(learning_rate=0.1, epsilon=1e-3),
-    Adam(learning_rate=0.1, sum_inside_sqrt=False, epsilon=1e-3),
-    FTRL(learning_rate=0.1, l1_regularization_strength=0.01, beta=0.2),
-    FTRL(learning_rate=0.1, multiply_linear_by_learning_rate=True, learning_rate_power=-0.7),
-    Adagrad(learning_rate=lambda: tf.constant(0.05)),
-)
 LARGE = SparseCoreEmbeddingConfig(max_ids_per_chip_per_sample=10_000)
 
 
@@ -88,14 +76,18 @@ def loss_of(activations):
     return tf.add_n([tf.reduce_sum(tf.square(value - 0.3)) for value in activations.values()])
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda one: one.name)
-def test_tables_slots_and_losses_of_20_steps_equal_host_engines(optimizer):
+@pytest.mark.parametrize(
+    "optimizer",
+    [Adam(learning_rate=0.1, epsilon=1e-3), Adagrad(learning_rate=lambda: tf.constant(0.05))],
+    ids=["slots of each table", "rate that is a function"],
+)
+def test_tables_slots_and_losses_of_steps_equal_host_engines(optimizer):
     strategy = simulated_tpu(cores_per_host=2, embedding_feature="V2", sparse_cores=2)
     config = model(optimizer)
     embedding, host = on(strategy, config, seed=3), HostEngine(config, seed=3)
     step, losses = step_of(embedding, strategy, loss_of), []
     generator = np.random.default_rng(0)
-    for _ in range(20):
+    for _ in range(5):
         batch = draw(config, generator)
         lookup = host.look_up([batch[f"f{n}"] for n in range(4)], [None] * 4)
         activations = dict(zip(batch, lookup.activations(), strict=True))
@@ -121,6 +113,8 @@ def test_stacks_are_padded_and_named_as_in_tensorflow():
     assert layout.sparse_core_shard_rotation == 4
     stack = embedding.embedding_tables["a_b"].numpy().reshape(8, 16, 8)
     np.testing.assert_array_equal(stack[(3 + 4) % 8, 8], embedding.table_views["b"].numpy()[3])
+    apart = on(strategy, model(SGD()), limits=SparseCoreEmbeddingConfig(disable_table_stacking=True))
+    assert sorted(apart.embedding_tables) == ["a", "b", "c"]
 
 
 def test_layouts_say_which_stacks_there_are():
@@ -128,23 +122,6 @@ def test_layouts_say_which_stacks_there_are():
     stacks = stacks_of(config, slice_, BATCH)
     layouts = layouts_of(stacks, {table.name: table.dim for table in config.tables}, slice_)
     assert stacks_of_layouts(layouts.values()) == {stack.name: stack for stack in stacks}
-
-
-def test_tables_are_apart_on_request():
-    strategy = simulated_tpu(cores_per_host=1, embedding_feature="V2")
-    embedding = on(strategy, model(SGD()), limits=SparseCoreEmbeddingConfig(disable_table_stacking=True))
-    assert sorted(embedding.embedding_tables) == ["a", "b", "c"]
-
-
-def test_first_rows_are_those_of_every_engine():
-    config = model(SGD())
-    host = HostEngine(config, seed=7)
-    for chips, per_chip in ((1, 4), (4, 2)):
-        strategy = simulated_tpu(cores_per_host=chips, embedding_feature="V2", sparse_cores=per_chip)
-        embedding = on(strategy, config, seed=7)
-        embedding.build()
-        for key, variable in host.table_variables.items():
-            np.testing.assert_array_equal(embedding.table_views[key].numpy(), variable.numpy())
 
 
 def test_tpu_embedding_is_the_class_for_sparse_cores_there():
@@ -159,8 +136,6 @@ def test_tpu_embedding_is_the_class_for_sparse_cores_there():
     ("optimizer", "name"),
     [
         (SGD(weight_decay_factor=0.1), "weight_decay_factor"),
-        (Adagrad(clip_weight_max=1.0), "clip_weight_max"),
-        (Adam(clipvalue=1.0), "clipvalue"),
         (Adam(lazy_adam=False), "lazy_adam"),
         (SGD(use_gradient_accumulation=False), "use_gradient_accumulation"),
     ],
@@ -238,11 +213,9 @@ FULL = tf.ragged.constant([[0, 2, 4, 0], [2, 4], [1], []])  # on SparseCore 0: 5
 )
 def test_ids_over_a_limit_are_an_error_and_change_nothing(one_table, limits, what):
     embedding, step = one_table(**limits)
-    embedding.build()
-    before = embedding.table_views["t"].numpy()
     with pytest.raises(tf.errors.InvalidArgumentError, match=what):
         step(tf.ragged.constant([[0, 2, 4, 0], [2], [1], []]))
-    np.testing.assert_array_equal(embedding.table_views["t"].numpy(), before)
+    np.testing.assert_array_equal(embedding.table_views["t"].numpy(), np.ones([8, 2]))
     assert int(embedding.dropped_ids["t"]) == 0
 
 
@@ -293,10 +266,8 @@ def test_id_outside_its_table_but_in_the_stack_is_an_error(one_table):
 
 def test_batch_without_ids_gives_zeros_and_changes_nothing(one_table):
     embedding, step = one_table(allow_id_dropping=True)
-    embedding.build()
-    before = embedding.table_views["t"].numpy()
     np.testing.assert_array_equal(step(tf.ragged.constant([[], [], [], []], tf.int32)), np.zeros([4, 2]))
-    np.testing.assert_array_equal(embedding.table_views["t"].numpy(), before)
+    np.testing.assert_array_equal(embedding.table_views["t"].numpy(), np.ones([8, 2]))
 
 
 def test_ids_that_any_chip_drops_are_counted():
@@ -355,8 +326,8 @@ def test_pipelined_activations_are_one_step_old():
     assert found == [1, 1, 0]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.integers(0, 10_000), st.sampled_from([(1, 4), (2, 2), (2, 4), (4, 2)]))
+@pytest.mark.parametrize("shape", [(1, 4), (4, 2)])
+@pytest.mark.parametrize("seed", range(4))
 def test_counts_are_those_that_the_limits_come_from(seed, shape):
     slice_ = Slice(*shape)
     config, generator = model(SGD()), np.random.default_rng(seed)
@@ -394,10 +365,7 @@ def test_configuration_of_tensorflow_is_taken():
 
 def of_two_chips():
     """An embedding on two chips, a value per chip, and the rows that chips 0 and 1 should look up."""
-    config = EmbeddingConfig(
-        tables=(TableConfig(name="a", vocabulary_size=40, dim=3, combiner="sum", optimizer=SGD()),),
-        features=(FeatureConfig(name="f", table="a"),),
-    )
+    config = config_of(a={"vocabulary_size": 40, "dim": 3, "combiner": "sum", "optimizer": SGD()})
     strategy = simulated_tpu(cores_per_host=2, embedding_feature="V2", sparse_cores=2)
     embedding = on(strategy, config)
     embedding.build()
@@ -411,7 +379,7 @@ def of_two_chips():
 
 def test_value_that_the_function_captures_is_read_on_its_chip():
     strategy, embedding, per_chip, expected = of_two_chips()
-    found = strategy.run(lambda: embedding({"f": per_chip})[0]["f"])
+    found = strategy.run(lambda: embedding({"a": per_chip})[0]["a"])
     for chip, values in enumerate(strategy.experimental_local_results(found)):
         np.testing.assert_allclose(values, expected[chip], rtol=1e-6)
 
@@ -419,10 +387,10 @@ def test_value_that_the_function_captures_is_read_on_its_chip():
 def test_inputs_of_several_chips_need_a_device_outside_of_run():
     strategy, embedding, per_chip, _ = of_two_chips()
     with pytest.raises(DataError, match="inputs of 2 chips, and returns the ids of one: name the chip as `device`"):
-        embedding.enqueue({"f": per_chip})
+        embedding.enqueue({"a": per_chip})
     chips = strategy.extended.worker_devices
     for chip, device in enumerate(chips):
-        rows = embedding.enqueue({"f": per_chip}, device=device)["a"].rows
+        rows = embedding.enqueue({"a": per_chip}, device=device)["a"].rows
         assert rows.shape[0] == BATCH // len(chips), chip
 
 
