@@ -6,9 +6,10 @@ modules with fixed names, such as `command` in `pipelines/<room>`, which the res
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 _Class = TypeVar("_Class", bound=type)
@@ -33,12 +34,13 @@ MISSING = "it belongs to the optional part {!r}, which is not installed; install
 _PACKAGES = ("embedding_core", "components", "pipelines")
 
 
-def hooks(package: str, name: str) -> list[Any]:
+@functools.cache
+def hooks(package: str, name: str) -> tuple[Any, ...]:
     """Import the modules `<package>.<room>.<name>` of the rooms that are installed and have one.
 
     Both arguments must be written out: the fingerprint of a component's code finds these modules by the call.
     """
-    return [importlib.import_module(f"{package}.{room}.{name}") for room in ROOMS if _exists(package, room, name)]
+    return tuple(importlib.import_module(f"{package}.{room}.{name}") for room in ROOMS if _exists(package, room, name))
 
 
 def _exists(*names: str) -> bool:
@@ -63,7 +65,7 @@ def room_of(key: str) -> str | None:
     return next((room for room in owners if not is_installed(room)), None)
 
 
-def with_keys(section: str, *rooms: list[Any]) -> Callable[[_Class], _Class]:
+def with_keys(section: str, *rooms: Sequence[Any]) -> Callable[[_Class], _Class]:
     """Add the rooms' keys to a section of the configuration, a subclass of `embedding_core.schema.Section`.
 
     Args:

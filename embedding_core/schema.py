@@ -185,7 +185,7 @@ class Problem(NamedTuple):
 
 def problems_of(error: ValidationError) -> list[Problem]:
     """List every mistake that a section's `model_validate` found."""
-    return [Problem(one["loc"], one["msg"]) for one in error.errors(include_url=False)]
+    return [Problem(mistake["loc"], mistake["msg"]) for mistake in error.errors(include_url=False)]
 
 
 class Section(BaseModel):
@@ -226,7 +226,9 @@ class Section(BaseModel):
         try:
             section = handler(_with_text_keys(value))
         except ValidationError as error:
-            raise _worded(cls, [(one["loc"], _text(cls, one), one["input"]) for one in error.errors()]) from None
+            raise _worded(
+                cls, [(mistake["loc"], _text(cls, mistake), mistake["input"]) for mistake in error.errors()]
+            ) from None
         mistakes = [(tuple(key.split(".")) if key else (), text, value) for key, text in section.mistakes()]
         if mistakes:
             raise _worded(cls, mistakes)

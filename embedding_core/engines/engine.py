@@ -82,7 +82,7 @@ class Engine(abc.ABC):
         return {}
 
 
-class Box:
+class ReplicaValue:
     """Wraps a replica's value, so that merge_call passes it on unchanged."""
 
     def __init__(self, value: Any):

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines.batches import look_up_forms, normal_forms
-from embedding_core.engines.engine import Box, Engine, Lookup
+from embedding_core.engines.engine import Engine, Lookup, ReplicaValue
 from embedding_core.engines.hardware_configs import refuse_ignored
 from embedding_core.engines.table_updates import apply_to_table
 from embedding_core.engines.tables import (
@@ -199,8 +199,8 @@ class HostEngine(Engine):
             self._apply([parts])
             return
         context.merge_call(
-            lambda strategy, boxes: self._apply(_of_all_replicas(strategy, boxes)),
-            args=(Box(parts),),
+            lambda strategy, replicas: self._apply(_of_all_replicas(strategy, replicas)),
+            args=(ReplicaValue(parts),),
         )
 
     def _apply(self, replicas: Sequence[RowGradients]) -> None:
@@ -254,9 +254,9 @@ def _gradient_of(feature: FeatureSpec, form: NormalForm, gradient: tf.Tensor | N
     return row_gradients(form, feature.combiner, gradient)
 
 
-def _of_all_replicas(strategy: tf.distribute.Strategy, boxes: Box) -> list[RowGradients]:
+def _of_all_replicas(strategy: tf.distribute.Strategy, replicas: ReplicaValue) -> list[RowGradients]:
     """Return the gradients of all replicas; refuse replicas in other processes, which would train their own tables."""
-    parts = [box.value for box in strategy.experimental_local_results(boxes)]
+    parts = [replica.value for replica in strategy.experimental_local_results(replicas)]
     if len(parts) != strategy.num_replicas_in_sync:
         raise EngineError(
             f"table_update='engine' under {type(strategy).__name__}, of which {len(parts)} of "

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from embedding_core.engines import feeding
 from embedding_core.engines.batches import TableBatch, TableIds, activations_of, row_gradients_of, traced_once
-from embedding_core.engines.engine import Box
+from embedding_core.engines.engine import ReplicaValue
 from embedding_core.engines.failed_steps import Steps
 from embedding_core.engines.feeding import check_inputs, check_weights, output_rows, packed_inputs
 from embedding_core.engines.hardware_configs import refuse_ignored
@@ -265,7 +265,7 @@ class SimulatedEngine(QueuedEngine):
         context = self._replica_context("dequeue")
         core = core_of(context)
         try:
-            vector = context.merge_call(lambda strategy: Box(self._dequeue_all(name))).value[core]
+            vector = context.merge_call(lambda strategy: ReplicaValue(self._dequeue_all(name))).value[core]
         except RuntimeError as error:
             if not cannot_meet(error) or self._pipelined:
                 raise
@@ -348,9 +348,9 @@ class SimulatedEngine(QueuedEngine):
         """See `TPUEmbedding.apply_gradients`."""
         context = self._replica_context("apply_gradients")
         tf.nest.assert_same_structure(self.model.structure, gradients)
-        box = Box(packed_gradients(tf.nest.flatten(gradients), self.model, self.output_shapes))
+        vector = ReplicaValue(packed_gradients(tf.nest.flatten(gradients), self.model, self.output_shapes))
         try:
-            context.merge_call(lambda strategy, boxes: self._apply_all(strategy, boxes, name), args=(box,))
+            context.merge_call(lambda strategy, vectors: self._apply_all(strategy, vectors, name), args=(vector,))
         except RuntimeError as error:
             if not cannot_meet(error):
                 raise
@@ -359,8 +359,8 @@ class SimulatedEngine(QueuedEngine):
                 "meet there; call it at the top level of the function given to strategy.run."
             ) from error
 
-    def _apply_all(self, strategy: tf.distribute.Strategy, boxes: Box, name: str | None) -> None:
-        vectors = [box.value for box in strategy.experimental_local_results(boxes)]
+    def _apply_all(self, strategy: tf.distribute.Strategy, replicas: ReplicaValue, name: str | None) -> None:
+        vectors = [vector.value for vector in strategy.experimental_local_results(replicas)]
         sizes = [sum(self._rows(table)) * table.dim for table in self.model.tables]
         with tf.device(_HOST):
             with self._calls().call() as done:

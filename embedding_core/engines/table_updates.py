@@ -217,10 +217,10 @@ class EarlierRows:
             self._ids, self._before, self._after = unmirrored(self._variables)
 
     def _variables(self) -> tuple[tf.Variable, ...]:
-        nothing = (tf.constant([-1], tf.int64), tf.zeros([1, self._dim]), tf.zeros([1, self._dim]))
+        no_rows = (tf.constant([-1], tf.int64), tf.zeros([1, self._dim]), tf.zeros([1, self._dim]))
         shapes = ([None], [None, self._dim], [None, self._dim])
         return tuple(
-            tf.Variable(value, trainable=False, shape=shape) for value, shape in zip(nothing, shapes, strict=True)
+            tf.Variable(value, trainable=False, shape=shape) for value, shape in zip(no_rows, shapes, strict=True)
         )
 
     def keep(self, ids: tf.Tensor, before: tf.Tensor, after: tf.Tensor) -> None:

@@ -73,7 +73,10 @@ class SparseCoreTables(Engine):
         kept: list[Any] = []
 
         def activations() -> list[tf.Tensor]:
-            positions = [_by_position(*one) for one in zip(self.model.features, values, weights, strict=True)]
+            positions = [
+                _by_position(feature, ids, weight)
+                for feature, ids, weight in zip(self.model.features, values, weights, strict=True)
+            ]
             found, preserved = self.tables(*packed_like(structure, positions, weights))
             kept.append(preserved)
             return list(tf.nest.flatten(found))

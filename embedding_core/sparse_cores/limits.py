@@ -151,11 +151,11 @@ def larger_limits(first: Sequence[Limits], second: Sequence[Limits]) -> tuple[Li
     return tuple(
         Limits(
             **{
-                field.name: max(getattr(one, field.name), getattr(other, field.name))
+                field.name: max(getattr(limit, field.name), getattr(other, field.name))
                 for field in dataclasses.fields(Limits)
             }
         )
-        for one, other in zip(first, second, strict=True)
+        for limit, other in zip(first, second, strict=True)
     )
 
 
@@ -287,11 +287,11 @@ def drift_of(limits: Sequence[Limits], previous: Sequence[Mapping[str, object]],
       By stack: "previous" and "change" (as a share of the previous value) of each limit, and "batches_over", the number
       of today's batches that the previous limits do not cover. A stack that the previous run did not have is null.
     """
-    known = {str(one["stack"]): one for one in previous}
+    known = {str(limit["stack"]): limit for limit in previous}
     over = counter.batches_over(
         {
-            name: (int(str(one["max_ids_per_partition"])), int(str(one["max_unique_ids_per_partition"])))
-            for name, one in known.items()
+            name: (int(str(limit["max_ids_per_partition"])), int(str(limit["max_unique_ids_per_partition"])))
+            for name, limit in known.items()
         }
     )
     return {

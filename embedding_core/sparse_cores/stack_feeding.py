@@ -100,20 +100,20 @@ def sorted_ids(stack: Stack, slice_: Slice, features: Sequence[FeatureSpec], giv
       given: their ids on this chip, each within its table.
     """
     tables = {table.name: table for table in stack.tables}
-    samples = sum(one.rows for one in given)
+    samples = sum(batch.rows for batch in given)
     keys, gains, first = [], [], 0
-    for feature, one in zip(features, given, strict=True):
-        table, ids, numbers = tables[feature.table], tf.cast(one.ids, tf.int64), row_numbers(one)
-        core, place = numbers // (one.rows // slice_.per_chip), stack.places_of(table, ids, slice_.shards)
+    for feature, batch in zip(features, given, strict=True):
+        table, ids, numbers = tables[feature.table], tf.cast(batch.ids, tf.int64), row_numbers(batch)
+        core, place = numbers // (batch.rows // slice_.per_chip), stack.places_of(table, ids, slice_.shards)
         keys.append((core * slice_.shards * stack.rows_per_shard + place) * samples + first + numbers)
-        gains.append(_gains(feature, one, numbers))
-        first += one.rows
+        gains.append(_gains(feature, batch, numbers))
+        first += batch.rows
     return _merged(tf.concat(keys, 0), tf.concat(gains, 0), samples, stack.rows_per_shard, slice_)
 
 
-def _gains(feature: FeatureSpec, one: FeatureIds, numbers: tf.Tensor) -> tf.Tensor:
-    weights = weights_or_ones(one)
-    divisors = weight_divisors(feature.combiner, numbers, one.rows, weights)
+def _gains(feature: FeatureSpec, batch: FeatureIds, numbers: tf.Tensor) -> tf.Tensor:
+    weights = weights_or_ones(batch)
+    divisors = weight_divisors(feature.combiner, numbers, batch.rows, weights)
     return weights if divisors is None else tf.math.divide_no_nan(weights, tf.gather(divisors, numbers))
 
 
@@ -363,7 +363,10 @@ class StackFeeder:
         input_shapes = [feeding.input_shape(value, feature) for value, feature in zip(values, features, strict=True)]
         feeding.check_shapes(self.output_shapes, feeding.output_shapes(input_shapes, features), features)
         check_weights(self._model, values, weights)
-        given = [_valid(*one) for one in zip(features, self.output_shapes, values, weights, strict=True)]
+        given = [
+            _valid(feature, shape, ids, weight)
+            for feature, shape, ids, weight in zip(features, self.output_shapes, values, weights, strict=True)
+        ]
         places = self.features
         return {
             stack.name: sorted_ids(

@@ -268,7 +268,7 @@ class StackMemory:
 
     def look_up(self, chips: Sequence[ChipIds]) -> list[list[tf.Tensor]]:
         """Return the activations of each stack, [samples, dim], for each chip; no chip sees a later update."""
-        found = [[self._activations(stack, one) for stack in self.feeder.stacks] for one in _all_ready(chips)]
+        found = [[self._activations(stack, entries) for stack in self.feeder.stacks] for entries in _all_ready(chips)]
         for earlier in self._earlier.values():
             earlier.forget()
         return found
@@ -302,8 +302,8 @@ class StackMemory:
         """Return the gradients of the stacks of one chip, [samples, dim], from those of its features."""
         features, shapes = self.model.features, self.feeder.output_shapes
         flat = [
-            tf.reshape(checked_gradient(*one), [-1, one[1].dim])
-            for one in zip(gradients, features, shapes, strict=True)
+            tf.reshape(checked_gradient(gradient, feature, shape), [-1, feature.dim])
+            for gradient, feature, shape in zip(gradients, features, shapes, strict=True)
         ]
         return [
             tf.concat(
@@ -318,14 +318,14 @@ class StackMemory:
 
     def update(self, chips: Sequence[tuple[ChipIds, Sequence[tf.Tensor]]]) -> list[None]:
         """Update every stack with the gradients of all chips."""
-        entries = _all_ready([one for one, _ in chips])
+        entries = _all_ready([ids for ids, _ in chips])
         optimizers = [optimizer_of(self._first_table(stack)) for stack in self.feeder.stacks]
         rates = step_rates(optimizers, self.iterations)
         for turn, (stack, optimizer) in enumerate(zip(self.feeder.stacks, optimizers, strict=True)):
             rows = tf.concat([entry[stack.name].rows for entry in entries], 0)
             gradients = [
-                tf.gather(stacked[turn], one[stack.name].samples) * one[stack.name].gains[:, tf.newaxis]
-                for one, (_, stacked) in zip(entries, chips, strict=True)
+                tf.gather(stacked[turn], entry[stack.name].samples) * entry[stack.name].gains[:, tf.newaxis]
+                for entry, (_, stacked) in zip(entries, chips, strict=True)
             ]
             train_table(
                 optimizer,

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.tpu.kernels.sparse_core_layout_pb2 import SparseCoreTableLayout
 
-from embedding_core.engines.engine import Box
+from embedding_core.engines.engine import ReplicaValue
 from embedding_core.engines.hardware_configs import copied_configs, is_real_tpu, refuse_ignored
 from embedding_core.engines.simulated_strategy import (
     ReplicaContext,
@@ -309,13 +309,13 @@ def _together(method: str, strategy: SimulatedTPUStrategy, of_chips: Callable[..
             "TPUEmbeddingV2 object runs on every chip."
         )
 
-    def merged(strategy: tf.distribute.Strategy, boxes: Box) -> Box:
-        values = [box.value for box in strategy.experimental_local_results(boxes)]
+    def merged(strategy: tf.distribute.Strategy, chips: ReplicaValue) -> ReplicaValue:
+        values = [chip.value for chip in strategy.experimental_local_results(chips)]
         with tf.device(_HOST):
-            return Box(of_chips(values))
+            return ReplicaValue(of_chips(values))
 
     try:
-        return context.merge_call(merged, args=(Box(own),)).value[core_of(context)]
+        return context.merge_call(merged, args=(ReplicaValue(own),)).value[core_of(context)]
     except RuntimeError as error:
         if not cannot_meet(error):
             raise

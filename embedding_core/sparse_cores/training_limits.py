@@ -126,7 +126,7 @@ def sparse_core_limits(
         "batches_evaluated": evaluated[0].batches,
         "confidence": None if exact else _CONFIDENCE,
         "assumption": None if exact else _ASSUMPTION,
-        "stacks": [one.to_mapping() for one in limits[0]],
+        "stacks": [limit.to_mapping() for limit in limits[0]],
         "forms": limits_in_all_forms(limits[0], limits[-1]),
         "drift": None if previous is None else drift_of(limits[0], previous, counters[0]),
     }
