@@ -16,6 +16,7 @@ from components import compat
 from components.pusher.publish import set_version_aside
 from components.pusher.served import damage_of, served_versions, version_updates
 from embedding_core.errors import ConfigError
+from embedding_core.rooms import hooks
 from embedding_core.storage import environment_variable, is_remote, scratch_tempdir
 from embedding_core.training.device_choice import choose_placement
 from pipelines.config import PipelineConfig
@@ -32,9 +33,10 @@ from pipelines.local.work_dir import REPORTS, file_permissions, ready_metadata, 
 from pipelines.pipeline.component_inputs import training_config
 from pipelines.pipeline.embedding_pipeline import create_pipeline
 from pipelines.pipeline.run_target import PreviousRun, local_target
+from pipelines.pipeline.tfma_config import missed_thresholds
 from pipelines.previous.find_previous_run import find_previous_run
+from pipelines.report.evaluation_results import output_of
 from pipelines.report.html_report import save_report
-from pipelines.report.run_figures import collect_report, read_result
 from pipelines.report.run_report import NodeRun, Report, RunResult
 from pipelines.report.screen_report import print_outcome, print_report
 
@@ -165,6 +167,8 @@ def run(
             result = read_result(open_store(config.metadata_path), nodes, pushed)
             notes, reports = _notes(previous, nodes, result), os.path.join(config.work_dir, REPORTS)
             try:
+                from pipelines.report.run_figures import collect_report
+
                 with stage("report and baselines"):
                     figures = collect_report(config, nodes, pushed, result, changed, reports)
                 stages = () if used is None else [dataclasses.asdict(stage) for stage in used.stages]
@@ -180,6 +184,27 @@ def run(
     elif printed:
         print_outcome(result)
     return result, report
+
+
+def read_result(store: MetadataStore, runs: Sequence[NodeRun], pushed: int) -> RunResult:
+    """Read what a run did from the PushedModel that its pusher, or a previous one, recorded.
+
+    Args:
+      store: the metadata.
+      runs: the node runs, the pusher's last.
+      pushed: id of the PushedModel of the version that is served, or of this run if its model was refused.
+    """
+    facts, from_cache = read_node(store, pushed).facts, runs[-1].state == "cached"
+    destination = str(facts.get("pushed_destination", ""))
+    if not facts.get("pushed"):
+        missed = missed_thresholds(output_of(store, runs, "Evaluator", "ModelEvaluation"))
+        reason = " ".join([str(facts.get("reason", "")), *missed]).strip()
+        return RunResult(pushed=False, from_cache=from_cache, destination=destination, reason=reason)
+    version = str(facts.get("pushed_version", ""))
+    result = RunResult(pushed=True, from_cache=from_cache, version=version, destination=destination)
+    for room in hooks("pipelines", "run"):
+        result = room.with_form(result, facts)
+    return result
 
 
 def _found_by_workers(config: PipelineConfig) -> contextlib.AbstractContextManager[None]:
@@ -232,7 +257,9 @@ def _run_until_served(
     nodes = _run_once(config, previous, display, stage, None)
     store = open_store(config.metadata_path)
     (pushed,) = outputs_of(store, int(nodes[-1].execution or 0))
-    if nodes[-1].state == "cached" and not again:
+    if nodes[-1].state != "cached":
+        return nodes, pushed
+    if not again:
         check_not_rolled_back(config, store, pushed)
     served = served_push(store, pushed, config.push_destination)
     damaged = None if served is None else damaged_version(store, served, config.push_destination)

@@ -29,7 +29,6 @@ from embedding_core.training_config import Training
 from embedding_core.vocabulary import Vocabulary, load_vocabularies
 from pipelines.config import PipelineConfig
 from pipelines.lineage.graph import Node, open_store, outputs_of, read_node, reread_graph, trace
-from pipelines.pipeline.tfma_config import missed_thresholds
 from pipelines.report.baselines import Score, compare_with_baselines
 from pipelines.report.evaluation_results import (
     check_rows,
@@ -68,7 +67,7 @@ def collect_report(
       config: configuration of the pipeline.
       runs: the node runs, the pusher's last.
       pushed: id of the PushedModel of the version that is served, or of this run if its model was refused.
-      result: what the run did; see `read_result`.
+      result: what the run did.
       changed: dotted keys of the settings that `--set` changed.
       reports: folder of the reports of previous runs, by version.
     """
@@ -136,27 +135,6 @@ def collect_report(
 def _further(table_configs: str) -> dict[str, Figures]:
     figures = {room.NAME: room.figures(table_configs) for room in hooks("pipelines", "report_section")}
     return {name: of_room for name, of_room in figures.items() if of_room is not None}
-
-
-def read_result(store: MetadataStore, runs: Sequence[NodeRun], pushed: int) -> RunResult:
-    """Read what a run did from the PushedModel that its pusher, or a previous one, recorded.
-
-    Args:
-      store: the metadata.
-      runs: the node runs, the pusher's last.
-      pushed: id of the PushedModel of the version that is served, or of this run if its model was refused.
-    """
-    facts, from_cache = read_node(store, pushed).facts, runs[-1].state == "cached"
-    destination = str(facts.get("pushed_destination", ""))
-    if not facts.get("pushed"):
-        missed = missed_thresholds(output_of(store, runs, "Evaluator", "ModelEvaluation"))
-        reason = " ".join([str(facts.get("reason", "")), *missed]).strip()
-        return RunResult(pushed=False, from_cache=from_cache, destination=destination, reason=reason)
-    version = str(facts.get("pushed_version", ""))
-    result = RunResult(pushed=True, from_cache=from_cache, version=version, destination=destination)
-    for room in hooks("pipelines", "run"):
-        result = room.with_form(result, facts)
-    return result
 
 
 def _compared(config: PipelineConfig, scores: Sequence[Score], rows: int, history: Figures) -> dict[str, Any]:

@@ -44,8 +44,8 @@ def test_report_that_fails_leaves_exit_code_and_outcome(tmp_path, monkeypatch, c
     evaluator, _ = recorded(store, "Evaluator", "ModelEvaluation")
     pusher, pushed = recorded(store, "EmbeddingPusher", "PushedModel", **facts)
     monkeypatch.setattr(run_local, "open_store", lambda _: store)
-    monkeypatch.setattr(run_local, "collect_report", lambda *_: {}["figures"])
-    monkeypatch.setattr(run_figures, "missed_thresholds", lambda _: ["auc is 0.6."])
+    monkeypatch.setattr(run_figures, "collect_report", lambda *_: {}["figures"])
+    monkeypatch.setattr(run_local, "missed_thresholds", lambda _: ["auc is 0.6."])
     monkeypatch.setattr(run_local, "_run_until_served", lambda *_, **__: ([evaluator, pusher], pushed))
     assert exit_code("run", tmp_path / "my.yaml") == code
     out, err = capfd.readouterr()
