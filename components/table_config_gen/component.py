@@ -12,8 +12,8 @@ from tfx.types.component_spec import ComponentSpec
 from components import component_spec as keys
 from components.component_spec import channels, parameters, spec_with_outputs
 from components.table_config_gen.executor import Executor
+from embedding_core.config import TableSettings
 from embedding_core.errors import ConfigError
-from embedding_core.planning.table_overrides import TableSettings
 from embedding_core.schema import Json
 
 

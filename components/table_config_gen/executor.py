@@ -14,10 +14,9 @@ from components import component_spec as keys
 from components.artifact_files import EMBEDDING_CONFIG_FILE
 from components.base_executor import ComponentExecutor, Execution
 from embedding_core.checkpoint import read_manifest
-from embedding_core.config import EmbeddingConfig
+from embedding_core.config import EmbeddingConfig, TableSettings
 from embedding_core.errors import ConfigError
 from embedding_core.planning.planner import ALL_TABLES, plan_from_vocabularies, plan_report
-from embedding_core.planning.table_overrides import TableSettings
 from embedding_core.planning.topology import GIB, named_topology
 from embedding_core.rooms import hooks
 from embedding_core.schema import ByName, Json, read

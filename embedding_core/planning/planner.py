@@ -19,10 +19,16 @@ import operator
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, InitializerConfig, TableConfig
+from embedding_core.config import (
+    ColumnConfig,
+    EmbeddingConfig,
+    FeatureConfig,
+    InitializerConfig,
+    TableConfig,
+    TableSettings,
+)
 from embedding_core.errors import ConfigError, nearest
 from embedding_core.optimizers import DEFAULT_OPTIMIZER
-from embedding_core.planning.table_overrides import TableSettings
 from embedding_core.planning.topology import Topology, memory_plan, table_bytes
 from embedding_core.schema import Json
 from embedding_core.vocabulary import FeatureSummary, Vocabulary

@@ -8,7 +8,7 @@ from components.example_gen.row_selection import RowFilter, SplitByColumn, Split
 from components.example_gen.settings import Histories, Label
 from components.example_gen.spans import Spans
 from components.pusher.push_section import Push
-from embedding_core.planning.table_overrides import TableOverrides
+from embedding_core.config import TableOverrides
 from embedding_core.quality_rules import Threshold
 from pipelines.config.data import Data, data_files
 from pipelines.config.feature_sections import (

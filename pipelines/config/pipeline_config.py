@@ -11,9 +11,9 @@ from pydantic import AfterValidator, Field
 from components.example_gen.row_selection import RowFilter, Split, SplitByHash
 from components.example_gen.settings import Columns, Label
 from components.pusher.push_section import Push
+from embedding_core.config import TableOverrides
 from embedding_core.errors import ConfigError
 from embedding_core.health.judgement import Health
-from embedding_core.planning.table_overrides import TableOverrides
 from embedding_core.rooms import hooks, with_keys
 from embedding_core.schema import (
     NAME_RULE,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from components.example_gen.settings import CsvFormat, Settings
-from embedding_core.config import InitializerConfig
+from embedding_core.config import InitializerConfig, TableOverrides, TableSettings
 from embedding_core.errors import ConfigError
-from embedding_core.planning.table_overrides import TableOverrides, TableSettings
 from embedding_core.planning.topology import named_topology
 from embedding_core.quality_rules import RankingProtocol, RankingSettings, Rules, main_metric
 from embedding_core.rooms import hooks

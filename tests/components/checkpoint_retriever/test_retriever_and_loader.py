@@ -11,10 +11,10 @@ from components.artifacts import EmbeddingCheckpoint
 from components.checkpoint_loader.executor import Executor as LoaderExecutor
 from components.checkpoint_retriever.executor import Executor as RetrieverExecutor
 from embedding_core.checkpoint import load_checkpoint_into, table_shapes, verify
+from embedding_core.config import TableSettings
 from embedding_core.errors import CheckpointError
 from embedding_core.optimizers import DEFAULT_OPTIMIZER
 from embedding_core.planning.planner import plan_tables
-from embedding_core.planning.table_overrides import TableSettings
 from pipelines.config import config_from_mapping
 from pipelines.pipeline.component_inputs import remap_policy
 from support.artifacts import artifact, inputs_of

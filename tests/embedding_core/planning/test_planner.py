@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embedding_core.config import ColumnConfig, EmbeddingConfig
+from embedding_core.config import ColumnConfig, EmbeddingConfig, TableSettings
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import Adagrad, Adam
 from embedding_core.planning.planner import default_dim, plan_from_vocabularies, plan_report, plan_tables
-from embedding_core.planning.table_overrides import TableSettings
 from embedding_core.planning.topology import named_topology
 from embedding_core.vocabulary import FeatureSummary, Vocabulary
 from support.vocabularies import vocabulary_of
