@@ -7,15 +7,15 @@ the lists of all tables are concatenated. What the lookup needs is computed once
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar, cast
 
 import tensorflow as tf
 
 from embedding_core.config import Combiner
-from embedding_core.feature_specs import Count, FeatureSpec, Ids, Weights
-from embedding_core.lookup import combine, combine_in_order, combine_weighted, spread_gradient, weight_divisors
-from embedding_core.normal_form import NormalForm, kind_of, normal_form, segments_of_splits, with_valid_ids
+from embedding_core.feature_specs import Count
+from embedding_core.lookup import combine_in_order, combine_weighted, spread_gradient, weight_divisors
+from embedding_core.normal_form import segments_of_splits
 from embedding_core.translate import TableSpec
 
 Made = TypeVar("Made")
@@ -277,82 +277,3 @@ def traced_once(function: Callable[..., Made]) -> Callable[..., Made]:
     Use it for work that is repeated for many tables: the branches of a condition are slow to trace.
     """
     return function if tf.executing_eagerly() else cast(Callable[..., Made], tf.function(function, autograph=False))
-
-
-# Looks up the features of a batch in tables of this process; errors name the feature whose id is invalid.
-
-
-def normal_forms(
-    features: Sequence[FeatureSpec],
-    tables: Mapping[str, tf.Variable],
-    values: Sequence[Ids],
-    weights: Sequence[Weights],
-    *,
-    checked: bool = False,
-) -> list[NormalForm]:
-    """Return the normal form of each feature, after checking the weights of all features.
-
-    Args:
-      features: the features.
-      tables: by name.
-      values: ids of each feature; a scalar is one example.
-      weights: weights of each feature, or None.
-      checked: whether to check ids here too; needed for forms that are used without a lookup, which would check them.
-    """
-    forms = [
-        _form(feature, tables[feature.table], value, weight, checked)
-        for feature, value, weight in zip(features, values, weights, strict=True)
-    ]
-    parts = [form.weights for form in forms if form.weights is not None]
-    if checked:
-        parts += [form.ids for form in forms]
-    if not parts:
-        return forms
-    with tf.control_dependencies(parts):  # if the ids or weights of one table are refused, no other table is trained
-        return [dataclasses.replace(form, ids=tf.identity(form.ids)) for form in forms]
-
-
-def _form(feature: FeatureSpec, table: tf.Variable, value: Ids, weight: Weights, checked: bool) -> NormalForm:
-    form = normal_form(feature, tf.reshape(value, [1]) if _is_scalar(value) else value, weight)
-    if feature.invalid_id == "error" and not checked and "GPU" not in table.device:  # on CPU the lookup itself fails
-        return form
-    return with_valid_ids(feature, form)
-
-
-def _is_scalar(value: Ids) -> bool:
-    return kind_of(value) == "dense" and value.shape.rank == 0
-
-
-def look_up_forms(
-    features: Sequence[FeatureSpec],
-    tables: Mapping[str, tf.Variable],
-    forms: Sequence[NormalForm],
-    values: Sequence[Ids],
-) -> list[tf.Tensor]:
-    """Return the activations of each feature, float32 [*leading, dim]; [dim] for a scalar id.
-
-    Raises:
-      tf.errors.InvalidArgumentError: an id is outside its table.
-    """
-    activations = [
-        _combined(tables[feature.table], form, feature) for feature, form in zip(features, forms, strict=True)
-    ]
-    return [tf.squeeze(rows, 0) if _is_scalar(value) else rows for rows, value in zip(activations, values, strict=True)]
-
-
-def _combined(table: tf.Variable, form: NormalForm, feature: FeatureSpec) -> tf.Tensor:
-    try:
-        return combine(table, form, feature.combiner, feature.quantization, _operation(feature))
-    except tf.errors.InvalidArgumentError as error:  # in eager mode; in a graph, the operation's name has the feature
-        if "is not in [0," not in error.message:
-            raise
-        message = (
-            f"An id of feature {feature.path!r} is outside table {feature.table!r}: correct the ids. {error.message}"
-        )
-        raise tf.errors.InvalidArgumentError(None, None, message) from error
-
-
-def _operation(feature: FeatureSpec) -> str:
-    """Return the name of the lookup's operation, which the message about an id outside the table contains."""
-    letters = f"feature_{feature.path}_in_table_{feature.table}"
-    return "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in letters)

@@ -9,9 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from embedding_core.engines import HostEngine, SimulatedTPUStrategy
-from embedding_core.engines.batches import look_up_forms, normal_forms
 from embedding_core.engines.engine import Engine, Lookup
 from embedding_core.engines.hardware_configs import embedding_feature, is_real_tpu
+from embedding_core.engines.host import look_up_forms, normal_forms
 from embedding_core.engines.simulated import SimulatedEngine
 from embedding_core.engines.tables import Tables, Variables, keyed_variables, plain_variables
 from embedding_core.errors import ConfigError, EngineError

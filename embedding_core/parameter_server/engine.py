@@ -13,9 +13,8 @@ import tensorflow as tf
 
 from embedding_core.config import InitializerConfig
 from embedding_core.engines import HostEngine
-from embedding_core.engines.batches import look_up_forms, normal_forms
 from embedding_core.engines.engine import Engine, Lookup
-from embedding_core.engines.host import RowGradients
+from embedding_core.engines.host import RowGradients, look_up_forms, normal_forms
 from embedding_core.engines.table_updates import accumulated, apply_to_table
 from embedding_core.engines.tables import ITERATIONS, PARAMETERS, initial_rows, is_schedule, step_rates, unmirrored
 from embedding_core.errors import EngineError
