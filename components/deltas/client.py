@@ -190,7 +190,9 @@ def rest_call(
     kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
 
     def call(**inputs: Any) -> Mapping[str, Any]:
-        body = json.dumps({"signature_name": APPLY_DELTA, "inputs": {name: _json(one) for name, one in inputs.items()}})
+        body = json.dumps(
+            {"signature_name": APPLY_DELTA, "inputs": {name: _json(value) for name, value in inputs.items()}}
+        )
         connection = kind(str(address.hostname), port, timeout=timeout)
         try:
             with _deadline(connection, timeout):

@@ -215,7 +215,7 @@ def _write(folder: str, version: int, link: Link) -> None:
 
 def _require_newest(root: str, version: int, chain: Sequence[Link], link: Link) -> None:
     newest, numbers = max(served_versions(root), default=None), numbers_of(root, version)
-    there = [one.number for one in chain]
+    there = [link.number for link in chain]
     if (
         newest != version
         or numbers != there

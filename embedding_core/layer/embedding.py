@@ -20,12 +20,12 @@ from embedding_core.layer.keras_files import Store, read_tables, refuse_other_ke
 from embedding_core.layer.keras_optimizers import LossScale, LossScaler, followed, refuse_keras_3
 from embedding_core.layer.layer_configs import (
     Json,
-    Prepared,
+    LayerConfig,
     config_from_json,
     config_to_json,
     flat_inputs,
     flat_shapes,
-    prepared,
+    layer_config,
 )
 from embedding_core.lookup import cpu_embedding_lookup
 from embedding_core.normal_form import kind_of, normal_form
@@ -158,7 +158,7 @@ _HELPER = "tpu_embedding_helper_dummy"
 class _State:
     """Attributes of the layer that Keras must neither track nor wrap."""
 
-    config: Prepared
+    config: LayerConfig
     arguments: Json
     engine: Engine
     strategy: tf.distribute.Strategy
@@ -245,7 +245,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
                 f"`batch_size` is {batch_size!r}: it must be a whole number >= 1, of one replica, or None."
             )
         strategy = tf.distribute.get_strategy()
-        config = prepared(feature_config, optimizer, needs_optimizer=on_tpu(strategy))
+        config = layer_config(feature_config, optimizer, needs_optimizer=on_tpu(strategy))
         given = {
             "optimizer": optimizer,
             "pipeline_execution_with_tensor_core": pipeline_execution_with_tensor_core,

@@ -16,7 +16,7 @@ from embedding_core.engines.simulated import SimulatedEngine
 from embedding_core.engines.tables import Tables, Variables, keyed_variables, plain_variables
 from embedding_core.errors import ConfigError, EngineError
 from embedding_core.feature_specs import AnyTable, Ids, Weights
-from embedding_core.layer.layer_configs import Prepared
+from embedding_core.layer.layer_configs import LayerConfig
 from embedding_core.layer.tpu_tables import HardwareTables, ReplicatedTables
 from embedding_core.rooms import MISSING, hooks, room_of
 from embedding_core.translate import Model
@@ -166,7 +166,7 @@ def is_exported(created: tf.distribute.Strategy) -> bool:
     return True
 
 
-def new_engine(strategy: tf.distribute.Strategy, config: Prepared, arguments: Mapping[str, Any]) -> Engine:
+def new_engine(strategy: tf.distribute.Strategy, config: LayerConfig, arguments: Mapping[str, Any]) -> Engine:
     """Return the engine for a strategy: that of an optional room, or one of those above.
 
     A room has a function `new_engine` with the same arguments in its module `engine`, which gives None for the

@@ -25,7 +25,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Prepared:
+class LayerConfig:
     """The configuration of a layer, prepared for an engine.
 
     Attributes:
@@ -42,7 +42,7 @@ class Prepared:
     model: Model
 
 
-def prepared(feature_config: FeatureConfigs, optimizer: GivenOptimizer, *, needs_optimizer: bool) -> Prepared:
+def layer_config(feature_config: FeatureConfigs, optimizer: GivenOptimizer, *, needs_optimizer: bool) -> LayerConfig:
     """Copy the configuration and translate its optimizers.
 
     Raises:
@@ -53,7 +53,7 @@ def prepared(feature_config: FeatureConfigs, optimizer: GivenOptimizer, *, needs
     _check_leaves(feature_config)
     if isinstance(feature_config, EmbeddingConfig):
         model = model_of(feature_config, optimizer, needs_optimizer=needs_optimizer)
-        return Prepared(feature_config, feature_config, optimizer, model)
+        return LayerConfig(feature_config, feature_config, optimizer, model)
     originals = {id(feature.table): feature.table for feature in tf.nest.flatten(feature_config)}
     tables = {key: _translated(table) for key, table in originals.items()}
     keys = {id(tables[key]): table for key, table in originals.items()}
@@ -66,7 +66,7 @@ def prepared(feature_config: FeatureConfigs, optimizer: GivenOptimizer, *, needs
     copies = tf.nest.map_structure(copied, feature_config)
     model = model_of(copies, optimizer, needs_optimizer=needs_optimizer)
     specs = tuple(dataclasses.replace(table, key=keys[id(table.key)]) for table in model.tables)
-    return Prepared(feature_config, copies, optimizer, dataclasses.replace(model, tables=specs))
+    return LayerConfig(feature_config, copies, optimizer, dataclasses.replace(model, tables=specs))
 
 
 def _check_leaves(feature_config: FeatureConfigs) -> None:

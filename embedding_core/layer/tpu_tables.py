@@ -12,16 +12,16 @@ from embedding_core.engines.engine import Engine, Lookup
 from embedding_core.engines.hardware_configs import is_real_tpu
 from embedding_core.engines.queues import QueuedEngine
 from embedding_core.feature_specs import AnyTable, Ids, Weights
-from embedding_core.layer.layer_configs import Prepared
+from embedding_core.layer.layer_configs import LayerConfig
 
 
 class HardwareTables(QueuedEngine):
     """Tables on a real TPU with a V1 engine, through TensorFlow's own class."""
 
-    def __init__(self, prepared: Prepared, *, pipelined: bool):
-        self.tables = TPUEmbedding(prepared.copies, prepared.optimizer, pipelined)
-        super().__init__(prepared.model, self.tables)
-        self._prepared = prepared
+    def __init__(self, config: LayerConfig, *, pipelined: bool):
+        self.tables = TPUEmbedding(config.copies, config.optimizer, pipelined)
+        super().__init__(config.model, self.tables)
+        self._config = config
 
     def build(self, input_shapes: Sequence[tf.TensorShape] | None = None, batch_size: int | None = None) -> None:
         """See `Engine`."""
@@ -33,7 +33,7 @@ class HardwareTables(QueuedEngine):
 
     def tables_by_config(self) -> dict[AnyTable, tf.Variable]:
         """See `Engine`; works only while a model is exported."""
-        return by_callers_config(self._prepared, self.tables.embedding_tables)
+        return by_callers_config(self._config, self.tables.embedding_tables)
 
 
 class ReplicatedTables(Engine):
@@ -42,11 +42,11 @@ class ReplicatedTables(Engine):
     trains_itself = False
     on_tpu = True
 
-    def __init__(self, prepared: Prepared, seed: int):
+    def __init__(self, config: LayerConfig, seed: int):
         real = is_real_tpu(tf.distribute.get_strategy())
         options = {} if real else {"seed": seed}
-        self.tables = TPUEmbeddingV0(prepared.copies, prepared.optimizer, **options)
-        self._prepared = prepared
+        self.tables = TPUEmbeddingV0(config.copies, config.optimizer, **options)
+        self._config = config
 
     def build(self, input_shapes: Sequence[tf.TensorShape] | None = None, batch_size: int | None = None) -> None:
         """Create the variables; shapes are not needed."""
@@ -54,23 +54,23 @@ class ReplicatedTables(Engine):
 
     def look_up(self, values: Sequence[Ids], weights: Sequence[Weights]) -> Lookup:
         """See `Engine`."""
-        structure = self._prepared.model.structure
+        structure = self._config.model.structure
         features, packed_weights = (tf.nest.pack_sequence_as(structure, list(flat)) for flat in (values, weights))
         return Lookup(lambda: list(tf.nest.flatten(self.tables(features, packed_weights))), None)
 
     def tables_by_config(self) -> dict[AnyTable, tf.Variable]:
         """See `Engine`."""
-        return by_callers_config(self._prepared, self.tables.embedding_tables)
+        return by_callers_config(self._config, self.tables.embedding_tables)
 
 
-def by_callers_config(prepared: Prepared, tables: Mapping[Any, Any]) -> dict[AnyTable, tf.Variable]:
+def by_callers_config(config: LayerConfig, tables: Mapping[Any, Any]) -> dict[AnyTable, tf.Variable]:
     """Key tables by the caller's configs; the engine keys them by copies of these, or by names of stacked tables."""
-    places = {id(feature.table): place for place, feature in enumerate(tf.nest.flatten(prepared.copies))}
-    keys = {table.name: table.key for table in prepared.model.tables}
+    places = {id(feature.table): place for place, feature in enumerate(tf.nest.flatten(config.copies))}
+    keys = {table.name: table.key for table in config.model.tables}
     by_config = {}
     for key, table in tables.items():
         if id(key) not in places:
             by_config[key] = table
             continue
-        by_config[keys[prepared.model.features[places[id(key)]].table]] = table
+        by_config[keys[config.model.features[places[id(key)]].table]] = table
     return by_config

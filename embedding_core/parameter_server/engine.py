@@ -19,7 +19,7 @@ from embedding_core.engines.table_updates import accumulated, apply_to_table
 from embedding_core.engines.tables import ITERATIONS, PARAMETERS, initial_rows, is_schedule, step_rates, unmirrored
 from embedding_core.errors import EngineError
 from embedding_core.feature_specs import AnyTable, FeatureSpec, Ids, Weights
-from embedding_core.layer.layer_configs import Prepared
+from embedding_core.layer.layer_configs import LayerConfig
 from embedding_core.optimizers import Optimizer
 from embedding_core.translate import Model, TableSpec
 from embedding_core.update_rules import Rate
@@ -197,7 +197,7 @@ class ServerTables(HostEngine):
             part.update(optimizer, tf.boolean_mask(ids, mine), tf.boolean_mask(gradients, mine), rate)
 
 
-def new_engine(strategy: tf.distribute.Strategy, config: Prepared, arguments: Mapping[str, Any]) -> Engine | None:
+def new_engine(strategy: tf.distribute.Strategy, config: LayerConfig, arguments: Mapping[str, Any]) -> Engine | None:
     """Return the engine for parameter servers; None under another strategy, or if Keras trains the tables."""
     if not isinstance(strategy, tf.distribute.ParameterServerStrategy) or arguments["table_update"] != "engine":
         return None

@@ -15,7 +15,7 @@ from embedding_core.engines.queues import packed_like
 from embedding_core.errors import ConfigError
 from embedding_core.feature_specs import AnyTable, FeatureSpec, Ids, Weights
 from embedding_core.layer.engine_choice import hardware_feature, on_tpu
-from embedding_core.layer.layer_configs import Prepared
+from embedding_core.layer.layer_configs import LayerConfig
 from embedding_core.layer.tpu_tables import by_callers_config
 from embedding_core.normal_form import kind_of, normal_form
 from embedding_core.sparse_cores.tpu_embedding import TPUEmbeddingV2
@@ -31,11 +31,11 @@ class SparseCoreTables(Engine):
 
     on_tpu = True
 
-    def __init__(self, prepared: Prepared, *, pipelined: bool, batch_size: int | None, limits: Any, seed: int):
+    def __init__(self, config: LayerConfig, *, pipelined: bool, batch_size: int | None, limits: Any, seed: int):
         """Create the object that holds the tables.
 
         Args:
-          prepared: tables and features.
+          config: tables and features.
           pipelined: whether activations may be one step old.
           batch_size: rows of a chip's batch; needed for features without an output shape.
           limits: a SparseCoreEmbeddingConfig or None.
@@ -44,12 +44,12 @@ class SparseCoreTables(Engine):
         Raises:
           ConfigError (ValueError): an output shape is unknown; see also `TPUEmbeddingV2`.
         """
-        self.model = prepared.model
-        self._prepared = prepared
+        self.model = config.model
+        self._config = config
         shapes = [_output_shape(feature, batch_size) for feature in self.model.features]
         if is_real_tpu(tf.distribute.get_strategy()):
-            given = _for_tensorflow(prepared.copies, shapes)
-            self.tables: Any = TPUEmbeddingV2(given, prepared.optimizer, pipelined, limits)
+            given = _for_tensorflow(config.copies, shapes)
+            self.tables: Any = TPUEmbeddingV2(given, config.optimizer, pipelined, limits)
         else:
             features = (
                 dataclasses.replace(feature, output_shape=shape, max_sequence_length=0)
@@ -92,10 +92,10 @@ class SparseCoreTables(Engine):
         views = self.table_variables
         if views and not tf.executing_eagerly() and not tf.distribute.has_strategy():
             return {table.key: views[table.name] for table in self.model.tables}
-        return by_callers_config(self._prepared, self.tables.embedding_tables)
+        return by_callers_config(self._config, self.tables.embedding_tables)
 
 
-def new_engine(strategy: tf.distribute.Strategy, config: Prepared, arguments: Mapping[str, Any]) -> Engine | None:
+def new_engine(strategy: tf.distribute.Strategy, config: LayerConfig, arguments: Mapping[str, Any]) -> Engine | None:
     """Return the engine for a TPU with SparseCores; None under another strategy."""
     if not on_tpu(strategy) or hardware_feature(strategy, arguments["embedding_feature"]) != "V2":
         return None

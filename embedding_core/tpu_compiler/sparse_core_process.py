@@ -44,7 +44,7 @@ def main(folder: Path) -> None:
 
 def stacks_of(request: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the tables of each stack, in the order of their rows."""
-    stacked = {one["stack_name"]: one["table_names"] for one in request["form"]["stack_tables"]}
+    stacked = {stack["stack_name"]: stack["table_names"] for stack in request["form"]["stack_tables"]}
     limits = request["form"]["update_preprocessing_parameters"]["max_ids_per_partition"]
     return {stack: stacked.get(stack, [stack]) for stack in limits}
 
@@ -137,7 +137,7 @@ def _program(request: Mapping[str, Any], specs: Mapping[str, Any], devices: Any)
     mesh, part = Mesh(np.array(devices), (_AXIS,)), PartitionSpec(_AXIS)
     shape = functools.partial(jax.ShapeDtypeStruct, sharding=NamedSharding(mesh, part))
     inputs = jax.tree.map(
-        lambda one: shape(one.shape, one.dtype),
+        lambda array: shape(array.shape, array.dtype),
         embedding.eval_preprocess_sparse_dense_matmul_input_shape(specs, chips, chips, num_sc_per_device=cores),
     )
     tables = {}
