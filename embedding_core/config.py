@@ -99,6 +99,12 @@ class ColumnConfig(Section):
         """Whether one example may give more than one token."""
         return self.multivalent or self.separator is not None
 
+    @property
+    def conversion(self) -> Json:
+        """The fields that decide which tokens a value becomes: all but those that say where the values come from."""
+        apart = {"name", "multivalent", "after_transform", "private"}
+        return {key: getattr(self, key) for key in type(self).model_fields if key not in apart}
+
 
 class FeatureConfig(Section):
     """One categorical feature: tokens of a column, looked up in a table.

@@ -86,6 +86,11 @@ class Optimizer(Section):
         if self.clipvalue is not None and not self.use_gradient_accumulation:
             yield "use_gradient_accumulation", "is False: it must be True if `clipvalue` is given."
 
+    @property
+    def moves_all_rows(self) -> bool:
+        """Whether a step also moves the rows that it does not look up."""
+        return False
+
     @classmethod
     def owner(cls, values: Any, path: tuple[str | int, ...] = ()) -> str:
         """Name the optimizer in error messages: the name of its class."""
@@ -199,6 +204,10 @@ class Adam(Optimizer):
         yield from super().mistakes()
         if not self.lazy_adam and not self.use_gradient_accumulation:
             yield "use_gradient_accumulation", "is False: it must be True if `lazy_adam` is False."
+
+    @property
+    def moves_all_rows(self) -> bool:
+        return not self.lazy_adam
 
     @property
     def slots(self) -> tuple[Slot, ...]:

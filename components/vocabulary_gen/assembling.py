@@ -23,7 +23,6 @@ from components.vocabulary_gen.source_counts import (
 )
 from components.vocabulary_gen.vocabulary_rules import Evolution
 from embedding_core.columns import TokenTable
-from embedding_core.config import ColumnConfig
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.schema import Json
 from embedding_core.vocabulary import (
@@ -146,16 +145,9 @@ def _summary(feature: CountedFeature, facts: list[Json], base: Base | None) -> F
         )
     # In the rows of a small span, a column of several values may happen to have one at most.
     inferred = widest > 1 or (before is not None and before.multivalent)
-    column_config = ColumnConfig(
-        name=column.name,
-        dtype=dtype,
-        multivalent=inferred if feature.multivalent is None else feature.multivalent,
-        separator=column.separator,
-        after_transform=column.after_transform,
-        private=column.private,
-    )
+    multivalent = inferred if feature.multivalent is None else feature.multivalent
     return FeatureSummary(
-        column=column_config,
+        column=column.replace(dtype=dtype, multivalent=multivalent),
         rows=rows,
         missing=int(histogram[0]),
         token_count=token_count,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
@@ -114,10 +115,10 @@ def count_values(
 
 
 def _by_kind(columns: Sequence[ColumnConfig]) -> list[list[int]]:
-    """Group the positions of the columns by dtype and separator, on which their conversion to tokens depends."""
-    kinds: dict[tuple[str, str | None], list[int]] = {}
+    """Group the positions of the columns by the conversion of their values to tokens."""
+    kinds: dict[str, list[int]] = {}
     for position, column in enumerate(columns):
-        kinds.setdefault((column.dtype, column.separator), []).append(position)
+        kinds.setdefault(json.dumps(column.conversion), []).append(position)
     return list(kinds.values())
 
 

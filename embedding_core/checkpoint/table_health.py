@@ -16,7 +16,7 @@ from embedding_core.checkpoint.row_sources import aligned, row_sources
 from embedding_core.config import TableConfig
 from embedding_core.errors import CheckpointError
 from embedding_core.health import Block, Earlier, TableFacts, TableFigures, measure_table
-from embedding_core.optimizers import FTRL, Adam
+from embedding_core.optimizers import FTRL
 from embedding_core.storage import StrPath
 from embedding_core.vocabulary import Vocabulary
 
@@ -129,7 +129,7 @@ def _facts(
         constant=_initial_constant(table) if constant else None,
         zeros=isinstance(optimizer, FTRL) and optimizer.l1_regularization_strength > 0,
         drawn=not features.isdisjoint(drawn),
-        sweeps=isinstance(optimizer, Adam) and not optimizer.lazy_adam,
+        sweeps=optimizer is not None and optimizer.moves_all_rows,
     )
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from embedding_core.engines.tables import PARAMETERS, unmirrored
 from embedding_core.errors import EngineError
-from embedding_core.optimizers import SGD, Adagrad, Adam, Optimizer
+from embedding_core.optimizers import SGD, Adagrad, Optimizer
 from embedding_core.translate import TableSpec
 from embedding_core.update_rules import Rate, Rows, Slots, clipped, updated
 
@@ -63,7 +63,7 @@ def apply_to_table(
         return
     trained = _Trained(optimizer, table, slots)
     rows, new_slots = _computed(trained, unique, summed, rate)
-    if _moves_all(optimizer):
+    if optimizer.moves_all_rows:
         with tf.control_dependencies([rows, *new_slots]):
             _sweep(trained, rate)
     _write(trained, unique, rows, new_slots)
@@ -140,14 +140,10 @@ def _adagrad(table: tf.Variable, accumulators: tf.Variable, ids: tf.Tensor, grad
 
 
 def touched_rows(optimizer: Optimizer, table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
-    """Return the rows that `apply_to_table` changes, each once: those of the ids, or with non-lazy Adam all of them."""
-    if _moves_all(optimizer):
+    """Return the rows that `apply_to_table` changes, each once: those of the ids, or all."""
+    if optimizer.moves_all_rows:
         return tf.range(table.shape[0], dtype=tf.int64)
     return tf.unique(ids)[0]
-
-
-def _moves_all(optimizer: Optimizer) -> bool:
-    return isinstance(optimizer, Adam) and not optimizer.lazy_adam
 
 
 def _computed(trained: _Trained, ids: tf.Tensor, gradients: tf.Tensor, rate: Rate) -> tuple[Rows, Slots]:

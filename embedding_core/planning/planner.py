@@ -174,7 +174,10 @@ def _plan_feature(
     given: Json = {"name": name, **(feature.get("column") or {})}
     column = ColumnConfig(**given)
     if measured is not None:
-        for key in ("name", "separator", "after_transform"):
+        declared = [
+            key for key in ColumnConfig.model_fields if key not in ("dtype", "multivalent")
+        ]  # these are measured
+        for key in declared:
             if getattr(measured, key) != getattr(column, key):
                 raise ConfigError(
                     f"`{key}` of feature {name!r}'s column is {getattr(column, key)!r}, but its vocabulary was counted "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from components.example_gen.settings import CsvFormat, Settings
-from embedding_core.config import InitializerConfig, TableOverrides, TableSettings
+from embedding_core.config import ColumnConfig, InitializerConfig, TableOverrides, TableSettings
 from embedding_core.errors import ConfigError
 from embedding_core.planning.topology import named_topology
 from embedding_core.quality_rules import RankingProtocol, RankingSettings, Rules, main_metric
@@ -21,16 +21,13 @@ _FIRST_ORDER_TABLES = TableSettings(occurrences_per_column=10, initializer=Initi
 
 def vocabulary_features(config: PipelineConfig) -> list[Json]:
     """Make `features` of TableConfigGen: one mapping for each feature."""
+    declared = [
+        key for key in ColumnConfig.model_fields if key not in ("name", "dtype")
+    ]  # VocabularyGen measures the dtype
     return [
         {
             "name": feature.name,
-            "column": {
-                "name": feature.source,
-                "multivalent": feature.multivalent,
-                "separator": feature.separator,
-                "after_transform": feature.after_transform,
-                "private": feature.private,
-            },
+            "column": {"name": feature.source, **{key: getattr(feature, key) for key in declared}},
             "vocabulary": feature.vocabulary_name,
             "table": feature.table_name,
             "max_sequence_length": feature.max_sequence_length,
