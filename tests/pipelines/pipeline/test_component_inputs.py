@@ -4,7 +4,7 @@ from components.example_gen.settings import Settings
 from embedding_core.config import ColumnConfig, InitializerConfig, TableSettings
 from embedding_core.optimizers import DEFAULT_OPTIMIZER
 <<<<<<< HEAD
-from embedding_core.planning.table_overrides import TableSettings
+from embedding_core.config import TableSettings
 =======
 from embedding_core.schema import Section
 >>>>>>> 6819ad37 (Overrides of tables are declared beside the tables)
