@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from benchmarks.measuring import show, spent, table, take_turns
 from embedding_core.serving.candidate_search import ExactSearch, ListSearch, divide
-from embedding_core.top_k_config import Approximate
+from embedding_core.serving_config import Approximate
 
 DIM, K, QUERIES = 64, 100, 512
 CENTERS, PURCHASES, TOPICS = 2000, 40, 4

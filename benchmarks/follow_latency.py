@@ -88,7 +88,7 @@ def measure(spans: Sequence[Span], folder: pathlib.Path, seconds: float, overrid
     import tensorflow as tf
 
     from pipelines.local.following import follow
-    from pipelines.previous.next_spans import trained_spans
+    from pipelines.previous.trained_data import trained_spans
 
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "spans").mkdir(parents=True)

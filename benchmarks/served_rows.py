@@ -19,10 +19,10 @@ import tensorflow as tf
 from benchmarks.measuring import ratio, show, spent, spread, table, take_turns
 from benchmarks.serving import DIM, NAMES, ROWS, Case, Served, examples_of, measure, ours
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
-from embedding_core.rows_dtype import ROWS_DTYPES
+from embedding_core.serving.export import embeddings_signature
 from embedding_core.serving.lookups import rounded
 from embedding_core.serving.serving_module import ServingModule
-from embedding_core.serving.signatures import embeddings_signature
+from embedding_core.serving_config import ROWS_DTYPES
 
 LOADED_DIM = 64
 

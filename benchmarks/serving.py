@@ -22,8 +22,8 @@ import tensorflow as tf
 from benchmarks.measuring import ratio, resources, show, spent, table, take_turns
 from benchmarks.zipf_examples import zipf
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.serving.export import signature_of_examples
 from embedding_core.serving.serving_module import ServingModule
-from embedding_core.serving.signatures import signature_of_examples
 
 FEATURES, ROWS, DIM = 26, 100_000, 16
 NAMES = [f"f{number:02d}" for number in range(FEATURES)]

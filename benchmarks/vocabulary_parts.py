@@ -50,8 +50,7 @@ def _sources(tokens: int) -> Iterator[tuple[pa.Array, Any]]:
 
 def _make(folder: pathlib.Path, tokens: int) -> None:
     """Write the messages of all sources to files, in one folder per key."""
-    from components.vocabulary_gen.counting import BatchCounts
-    from components.vocabulary_gen.source_counts import SOURCES, SourceCounts
+    from components.vocabulary_gen.counting import SOURCES, BatchCounts, SourceCounts
 
     plans = {"whole": _plan(1), "part": _plan(PARTS)}
     for number, (values, counts) in enumerate(_sources(tokens)):

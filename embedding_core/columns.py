@@ -18,7 +18,7 @@ from embedding_core.errors import ConfigError, DataError, VocabularyError
 #
 # An *unknown token* (not in the vocabulary) goes to one of the table's `oov_rows`, by its hash; if the table has none,
 # it is dropped. *Invalid ids*, which only raw integer features can have, are handled by the lookup of rows, which
-# applies the feature's `invalid_id` (`embedding_core.normal_form`).
+# applies the feature's `invalid_id` (`embedding_core.lookup`).
 
 SIZE_CONSTANT = "size_of_export"
 """The name of the operation of a `size_constant`."""

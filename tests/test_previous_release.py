@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from components.artifact_files import read_embedding_config
 from components.pusher.proof import prove_again
-from components.pusher.publish import publish
-from components.pusher.rollback import roll_back
+from components.pusher.publish import publish, roll_back
 from components.pusher.served import damage_of, find_published, manifest_facts, verify_version
 from embedding_core.checkpoint import (
     BundleReader,

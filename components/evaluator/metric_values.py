@@ -23,7 +23,7 @@ from components.evaluator.model_scores import ModelScores, Numbers, ScoredBatch,
 from components.evaluator.tfma_parts import Combiner, Metrics, Positions, SliceGroups
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
-from embedding_core.evaluation.candidates import RankedQueries, candidate_count, rank_queries
+from embedding_core.evaluation.retrieval_figures import RankedQueries, candidate_count, rank_queries
 from embedding_core.evaluation.towers import ExportedTowers
 from embedding_core.quality_rules import NOTHING_LEFT_OUT, RankingMetric, RankingSettings, ranking_metric
 from embedding_core.tasks import POSITIVE

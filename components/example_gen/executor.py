@@ -33,10 +33,8 @@ from components.example_gen.data_files import (
     size_of,
     unpacked_bytes,
 )
-from components.example_gen.event_files import number_of_parts, read_part, write_events
-from components.example_gen.histories import write_histories
-from components.example_gen.ingest import ingest
-from components.example_gen.prepared_rows import read_rows
+from components.example_gen.histories import number_of_parts, read_part, write_events, write_histories
+from components.example_gen.prepared_rows import ingest, read_rows
 from components.example_gen.rows import SHOWN
 from components.example_gen.settings import Settings
 from components.example_gen.splits import SPLITS

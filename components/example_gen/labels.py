@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 
 from components.example_gen.rows import Batch, Mask, is_list, kind_of, map_values, tokens, values_per_row
 from components.example_gen.settings import Label
+from components.example_gen.splits import keys_of
 from components.example_gen.tally import Labels
 from components.example_gen.values import FALSE, TRUE, Value, number, same, short
-from components.example_gen.whole_numbers import keys_of
 
 _OTHER = -1.0
 

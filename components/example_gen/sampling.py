@@ -11,15 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.example_gen.event_files import event_tables, joined
-from components.example_gen.histories import rows_with_histories
+from components.example_gen.histories import event_tables, joined, rows_with_histories
 from components.example_gen.prepared_rows import prepared
 from components.example_gen.readers import opened_parquet, read_batches
 from components.example_gen.row_selection import Split, SplitByHash, SplitLeaveOneOut
 from components.example_gen.rows import BadRows, Batch, FirstRows, flat_values, is_list, values_per_row
 from components.example_gen.settings import COMMON_DELIMITERS, Histories, Settings
+from components.example_gen.splits import count_whole_numbers, with_whole_numbers
 from components.example_gen.tally import Tally
-from components.example_gen.whole_numbers import count_whole_numbers, with_whole_numbers
 from embedding_core.storage import bounds
 
 _FILES = 5

@@ -15,7 +15,7 @@ from components.component_spec import channels, parameters, spec_with_outputs
 from components.pusher.executor import Executor
 from components.pusher.push_section import FORMS, Push
 from embedding_core.errors import ConfigError
-from embedding_core.top_k_config import TopK
+from embedding_core.serving_config import TopK
 
 
 class EmbeddingPusherSpec(ComponentSpec):

@@ -22,18 +22,16 @@ from components import component_spec as keys
 from components import progress
 from components.base_executor import ComponentExecutor, Execution
 from components.compat import PusherExecutor
-from components.pusher.proof import edges_of, prove, rows_below
+from components.pusher.proof import Sources, Trained, edges_of, load_trained, prove, rows_below
 from components.pusher.publish import PushForm
 from components.pusher.push_section import FORMS
 from components.pusher.served import Publication, copy_model, find_published, identity_of, model_digests
-from components.pusher.trained_model import Sources, Trained, load_trained
 from embedding_core.errors import CheckpointError, NonfiniteError
 from embedding_core.rooms import hooks
-from embedding_core.rows_dtype import dtypes_of_tables
 from embedding_core.schema import Json
 from embedding_core.serving import public_facts
+from embedding_core.serving_config import TopK, dtypes_of_tables
 from embedding_core.storage import is_remote, scratch_folder
-from embedding_core.top_k_config import TopK
 
 WARMUP = "assets.extra/tf_serving_warmup_requests"
 """The file of a version with the requests that TensorFlow Serving sends before the version counts as loaded."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from embedding_core.rooms import hooks, with_keys
-from embedding_core.rows_dtype import RowsDtypeSetting
 from embedding_core.schema import NonNegative, Positive, Section, Text
-from embedding_core.top_k_config import TopK
+from embedding_core.serving_config import RowsDtypeSetting, TopK
 
 _ROOMS = hooks("components", "keys")
 FORMS = tuple(key for room in _ROOMS if "push" in room.KEYS for key in room.KEYS["push"].model_fields)

@@ -19,7 +19,7 @@ from components.trainer_settings import RunSettings, read_settings
 from components.transform_graph import range_problems, read_ranges
 from embedding_core.checkpoint import load_checkpoint_into
 from embedding_core.checkpoint.dense import DENSE
-from embedding_core.checkpoint.load import Blocks
+from embedding_core.checkpoint.retrieve import Blocks
 from embedding_core.config import EmbeddingConfig
 from embedding_core.rooms import hooks
 from embedding_core.schema import Json

@@ -12,8 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from tfx.dsl.io import fileio
 
-from components.vocabulary_gen.counting_plan import Base, CountedFeature, CountingPlan
-from components.vocabulary_gen.source_counts import (
+from components.vocabulary_gen.counting import (
     FACTS,
     TOKENS,
     add_histograms,
@@ -21,7 +20,7 @@ from components.vocabulary_gen.source_counts import (
     read_counts,
     write_counts,
 )
-from components.vocabulary_gen.vocabulary_rules import Evolution
+from components.vocabulary_gen.counting_plan import Base, CountedFeature, CountingPlan, Evolution
 from embedding_core.columns import TokenTable
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.schema import Json

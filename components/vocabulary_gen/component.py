@@ -11,8 +11,8 @@ from tfx.types.component_spec import ComponentSpec
 
 from components import component_spec as keys
 from components.component_spec import channels, parameters, spec_with_outputs
+from components.vocabulary_gen.counting_plan import Evolution, VocabularyRule
 from components.vocabulary_gen.executor import Executor
-from components.vocabulary_gen.vocabulary_rules import Evolution, VocabularyRule
 from embedding_core.errors import ConfigError
 from embedding_core.schema import Json
 
@@ -71,7 +71,7 @@ class VocabularyGen(base_beam_component.BaseBeamComponent):
           vocabularies: rule of each vocabulary; one without a rule keeps all tokens.
           transform_graph: channel of `TransformGraph`, for columns with `after_transform`.
           base_vocabularies: channel of `Vocabularies` of a previous run, which the new ones evolve from by the rule
-            of `embedding_core.vocabulary.evolution`; without it, only this run's data counts.
+            of `embedding_core.vocabulary.vocabulary`; without it, only this run's data counts.
           evolution: how the new vocabularies evolve from the base; None is `Evolution()`.
           splits: the splits that are counted.
           max_bad_row_rate: largest share of rows, from 0 to 1, that may be set aside because they do not parse.

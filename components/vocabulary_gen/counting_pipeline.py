@@ -15,9 +15,9 @@ from tfx.dsl.io import fileio
 from tfx_bsl.public import tfxio
 
 from components.vocabulary_gen.assembling import assemble_sources, assemble_vocabulary, is_part, merge_parts, write_part
+from components.vocabulary_gen.counting import SOURCES, SourceCounts
 from components.vocabulary_gen.counting_plan import CountingPlan
 from components.vocabulary_gen.examples_counter import ExamplesCounter
-from components.vocabulary_gen.source_counts import SOURCES, SourceCounts
 from embedding_core.errors import EmbeddingError
 from embedding_core.schema import Json
 from embedding_core.vocabulary import save_vocabulary

@@ -1,31 +1,244 @@
-"""Counts the rows of one source on one worker: a TFRecord file of tf.Examples, or record batches of any payload."""
+"""Counts the rows of one source on one worker: a TFRecord file of tf.Examples, or record batches of any payload.
+
+Computes the columns of Transform's output, for features that are counted `after_transform`.
+
+Reads TFRecord files of tf.Examples in batches; if TensorFlow cannot parse a batch, reads its rows one by one.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import tensorflow as tf
+import tensorflow_transform as tft
+from google.protobuf.message import DecodeError
 from tfx_bsl.coders.example_coder import RecordBatchToExamplesEncoder
 
 from components.vocabulary_gen.assembling import base_tables
-from components.vocabulary_gen.counting import BatchCounts, CountBatch, batch_counts, counting_function
+from components.vocabulary_gen.counting import BatchCounts, CountBatch, SourceCounts, batch_counts, counting_function
 from components.vocabulary_gen.counting_plan import CountedFeature, CountingPlan
-from components.vocabulary_gen.example_records import (
-    PARSE_ERRORS,
-    error_reason,
-    find_dtypes,
-    first_wide_row,
-    record_batches,
-    vet_rows,
-)
-from components.vocabulary_gen.saved_transform import SavedTransform
-from components.vocabulary_gen.source_counts import SourceCounts
+from embedding_core.columns import Values
 from embedding_core.config import TokenDtype
 from embedding_core.errors import DataError, EmbeddingError
+from embedding_core.record_files import open_records
+from embedding_core.schema import Json
+
+_DTYPES: dict[str, TokenDtype] = {"bytes_list": "string", "int64_list": "int64", "float_list": "float32"}
+_READ_ERRORS = (tf.errors.DataLossError, tf.errors.OutOfRangeError, tf.errors.NotFoundError)
+
+PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
+"""Errors of a batch that does not parse: TensorFlow's message quotes the row, which may not be valid UTF-8."""
+
+
+def record_batches(path: str, batch_size: int) -> Iterator[tf.Tensor]:
+    """Yield the records of a file as string [B] tensors, in order.
+
+    Args:
+      path: a TFRecord file, plain or gzip: recognized by the ending `.gz` or else by the first bytes.
+      batch_size: records in each tensor but the last.
+
+    Raises:
+      DataError: the file is missing or damaged.
+    """
+    try:
+        yield from _dataset(path).batch(batch_size).prefetch(1)
+    except _READ_ERRORS as error:
+        raise DataError(
+            f"file {path!r} is damaged or no TFRecord file: only its first {_readable_rows(path)} rows can be read "
+            f"({error_reason(error)}); write it again."
+        ) from error
+
+
+def _dataset(path: str) -> tf.data.Dataset:
+    return open_records(path, _compression(path))
+
+
+def _readable_rows(path: str) -> int:
+    """Count the rows before the damage."""
+    rows = 0
+    try:
+        for _ in _dataset(path):
+            rows += 1
+    except _READ_ERRORS:
+        pass
+    return rows
+
+
+def _compression(path: str) -> str:
+    if path.endswith(".gz"):
+        return "GZIP"
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return "GZIP" if file.read(3) == b"\x1f\x8b\x08" else ""
+
+
+def error_reason(error: Exception) -> str:
+    """Return one line of TensorFlow's message, without the row's bytes, which it may quote."""
+    if not isinstance(error, tf.errors.OpError) or not error.message:
+        return "TensorFlow cannot parse it"
+    line = re.sub(r"\{\{.*?\}\}|\[Op:.*", "", error.message.strip().splitlines()[0])
+    return line.split(", value:")[0].strip()
+
+
+def _kind(message: tf.train.Example, column: str) -> TokenDtype | None:
+    """Return the dtype of a row's value, or None without a value; an empty list is not a value."""
+    if column not in message.features.feature:
+        return None
+    feature = message.features.feature[column]
+    kind = feature.WhichOneof("kind")
+    return _DTYPES[kind] if kind and getattr(feature, kind).value else None
+
+
+def find_dtypes(path: str, columns: Iterable[str]) -> dict[str, tuple[TokenDtype, int]]:
+    """Find the dtype of each column with the protobuf parser, which does not need a dtype to read a value.
+
+    Args:
+      path: a TFRecord file of tf.Examples.
+      columns: names of the columns.
+
+    Returns:
+      Column -> (dtype, the first row that has a value); columns without any value are left out. Rows
+      are read until each column has had a value; usually one row is enough.
+    """
+    dtypes: dict[str, tuple[TokenDtype, int]] = {}
+    wanted, row = set(columns), 0
+    for batch in record_batches(path, 256):
+        for record in batch.numpy():
+            message = _parsed(record)
+            for column in wanted - set(dtypes) if message is not None else ():
+                if kind := _kind(message, column):
+                    dtypes[column] = (kind, row)
+            row += 1
+            if len(dtypes) == len(wanted):
+                return dtypes
+    return dtypes
+
+
+def _parsed(record: bytes) -> tf.train.Example | None:
+    try:
+        return tf.train.Example.FromString(record)
+    except DecodeError:
+        return None
+
+
+def vet_rows(
+    path: str, first_row: int, records: Sequence[bytes], features: Sequence[CountedFeature]
+) -> tuple[list[tuple[int, bytes]], dict[int, str]]:
+    """Read rows one by one with the protobuf parser.
+
+    Args:
+      path: file of the rows, for messages.
+      first_row: number of the first row, from 0.
+      records: the rows.
+      features: what is counted, with the dtype that each column has elsewhere in the file.
+
+    Returns:
+      The rows that parse, made fit for `tf.io.parse_example`, with their numbers; and the reason for each other row, by
+      its number.
+
+    Raises:
+      DataError: a column has another dtype than elsewhere, or is a list of floats.
+    """
+    good: list[tuple[int, bytes]] = []
+    bad: dict[int, str] = {}
+    raw = [feature for feature in features if not feature.column.after_transform]
+    for row, record in enumerate(records, first_row):
+        message = _parsed(record)
+        if message is None:
+            bad[row] = "its bytes are not a tf.Example"
+            continue
+        for feature in raw:
+            _check_value(message, feature, f"file {path!r}, row {row}")
+        good.append((row, message.SerializeToString()))
+    return good, bad
+
+
+def _check_value(message: tf.train.Example, feature: CountedFeature, place: str) -> None:
+    """Refuse values of another dtype; drop empty lists, which `tf.io.parse_example` takes for values."""
+    name, dtype = feature.column.name, feature.column.dtype
+    kind = _kind(message, name)
+    if kind is None:
+        message.features.feature.pop(name, None)
+    elif kind != dtype:
+        raise DataError(
+            f"feature {feature.name!r}: column {name!r} is of mixed type: {kind} in {place}, but {dtype} before: "
+            "write it with one type in all rows."
+        )
+    elif kind == "float32" and len(message.features.feature[name].float_list.value) > 1:
+        raise DataError(
+            f"feature {feature.name!r}: column {name!r} holds a list of floats in {place}: a categorical float column "
+            "has at most one value per row; write the values as strings or integers."
+        )
+
+
+def first_wide_row(records: Iterable[bytes], column: str) -> int:
+    """Return the index of the first record whose column holds more than one value; -1 if no record does."""
+    for index, record in enumerate(records):
+        feature = tf.train.Example.FromString(record).features.feature[column]
+        if len(getattr(feature, feature.WhichOneof("kind") or "bytes_list").value) > 1:
+            return index
+    return -1
+
+
+_TOKEN_DTYPES: dict[tf.DType, TokenDtype] = {tf.string: "string", tf.int64: "int64", tf.float32: "float32"}
+
+
+class SavedTransform:
+    """The saved transform. Make it outside of any graph function, or the graph would become part of that function.
+
+    Attributes:
+      spec: how to read each raw column, as for `tf.io.parse_example`.
+      needs_vetting: whether rows must pass the protobuf parser first: Transform's inputs hold a float
+        column of variable length, and a malformed list of such a column can end the process inside
+        TensorFlow's parser.
+    """
+
+    def __init__(self, transform_graph: str) -> None:
+        output = tft.TFTransformOutput(transform_graph)
+        self._layer = output.transform_features_layer()
+        self.spec: Json = output.raw_feature_spec()
+        self.needs_vetting = any(
+            isinstance(feature, (tf.io.VarLenFeature, tf.io.RaggedFeature, tf.io.SparseFeature))
+            and feature.dtype == tf.float32
+            for feature in self.spec.values()
+        )
+
+    def of_examples(self, records: tf.Tensor) -> Mapping[str, Values]:
+        """Compute Transform's output for serialized tf.Examples [B]; a graph function."""
+        transformed: Mapping[str, Values] = self._layer(tf.io.parse_example(records, dict(self.spec)))
+        return transformed
+
+
+def plan_after_transform(plan: CountingPlan) -> CountingPlan:
+    """Give the columns `after_transform` the dtypes that Transform's output has.
+
+    Raises:
+      DataError: Transform's output has no such column.
+      ConfigError: a column of numbers has a separator.
+    """
+    if plan.transform_graph is None or not any(feature.column.after_transform for feature in plan.features):
+        return dataclasses.replace(plan, transform_graph=None)
+    spec = tft.TFTransformOutput(plan.transform_graph).transformed_feature_spec()
+    dtypes = {name: _TOKEN_DTYPES[feature.dtype] for name, feature in spec.items()}
+    features = tuple(
+        _with_dtype(feature, dtypes) if feature.column.after_transform else feature for feature in plan.features
+    )
+    return dataclasses.replace(plan, features=features)
+
+
+def _with_dtype(feature: CountedFeature, dtypes: Mapping[str, TokenDtype]) -> CountedFeature:
+    column = feature.column
+    if column.name not in dtypes:
+        raise DataError(
+            f"feature {feature.name!r}: Transform's output has no column {column.name!r}: it has "
+            f"{', '.join(sorted(dtypes))}; return it from `preprocessing_fn`, or name another."
+        )
+    return dataclasses.replace(feature, column=column.replace(dtype=dtypes[column.name]))
+
 
 # Encodes Arrow record batches, which TFXIO reads from any payload, as tf.Examples: these are counted in one way.
 

@@ -17,9 +17,8 @@ from components import component_spec as keys
 from components.base_executor import ComponentExecutor, Execution
 from components.vocabulary_gen.assembling import PARTS_FOLDER, check_parts, read_base
 from components.vocabulary_gen.counting_pipeline import count_arrow, count_files, write_vocabularies
-from components.vocabulary_gen.counting_plan import CountingPlan, plan_counting
-from components.vocabulary_gen.saved_transform import plan_after_transform
-from components.vocabulary_gen.vocabulary_rules import Evolution
+from components.vocabulary_gen.counting_plan import CountingPlan, Evolution, plan_counting
+from components.vocabulary_gen.examples_counter import plan_after_transform
 from embedding_core import errors
 from embedding_core.errors import DataError, EmbeddingError
 from embedding_core.schema import Json

@@ -6,9 +6,8 @@ On disk: a TensorFlow tensor bundle `tables` (plain `tf.train.load_checkpoint(fo
 
 from embedding_core.checkpoint.bundle import BundleReader, BundleWriter
 from embedding_core.checkpoint.checkpoint_manifest import Manifest, read_manifest, table_shapes, verify
-from embedding_core.checkpoint.load import load_checkpoint_into
 from embedding_core.checkpoint.remap import remap
-from embedding_core.checkpoint.retrieve import retrieve, write_tables
+from embedding_core.checkpoint.retrieve import load_checkpoint_into, retrieve, write_tables
 from embedding_core.checkpoint.series import (
     CheckpointSeries,
     Tables,

@@ -16,8 +16,7 @@ import tensorflow as tf
 from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, Rows, rows_per_slice
 from embedding_core.checkpoint.checkpoint_manifest import BUNDLE, VOCABULARIES, Manifest, verify
 from embedding_core.checkpoint.dense import DENSE
-from embedding_core.checkpoint.load import rename_hint
-from embedding_core.checkpoint.retrieve import Progress, used_vocabularies, write_tables
+from embedding_core.checkpoint.retrieve import Progress, rename_hint, used_vocabularies, write_tables
 from embedding_core.checkpoint.row_sources import RowSources, reordered, row_sources, sources_report
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import CheckpointError

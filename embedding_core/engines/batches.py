@@ -14,8 +14,13 @@ import tensorflow as tf
 
 from embedding_core.config import Combiner
 from embedding_core.feature_specs import Count
-from embedding_core.lookup import combine_in_order, combine_weighted, spread_gradient, weight_divisors
-from embedding_core.normal_form import segments_of_splits
+from embedding_core.lookup import (
+    combine_in_order,
+    combine_weighted,
+    segments_of_splits,
+    spread_gradient,
+    weight_divisors,
+)
 from embedding_core.translate import TableSpec
 
 Made = TypeVar("Made")

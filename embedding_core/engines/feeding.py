@@ -12,7 +12,7 @@ import tensorflow as tf
 from embedding_core.engines.batches import FeatureIds, TableIds, packed
 from embedding_core.errors import DataError
 from embedding_core.feature_specs import FeatureSpec, Ids, Weights
-from embedding_core.normal_form import NormalForm, finite_weight, kind_of, normal_form, same_indices, with_valid_ids
+from embedding_core.lookup import NormalForm, finite_weight, kind_of, normal_form, same_indices, with_valid_ids
 from embedding_core.structures import Nested
 from embedding_core.translate import Model
 

@@ -23,8 +23,7 @@ from embedding_core.engines.tables import (
 )
 from embedding_core.errors import ConfigError, DataError, EngineError
 from embedding_core.feature_specs import AnyTable, FeatureSpec, Ids, Weights
-from embedding_core.lookup import combine, row_gradients
-from embedding_core.normal_form import NormalForm, kind_of, normal_form, with_valid_ids
+from embedding_core.lookup import NormalForm, combine, kind_of, normal_form, row_gradients, with_valid_ids
 from embedding_core.optimizers import Optimizer
 from embedding_core.tracing import as_written
 from embedding_core.translate import Model, model_of

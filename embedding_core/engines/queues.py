@@ -19,7 +19,7 @@ from embedding_core.engines.feeding import output_rows
 from embedding_core.engines.tables import unmirrored
 from embedding_core.errors import DataError, EngineError
 from embedding_core.feature_specs import FeatureSpec, Ids, Weights
-from embedding_core.normal_form import kind_of
+from embedding_core.lookup import kind_of
 from embedding_core.structures import Nested
 from embedding_core.translate import Model, TableSpec
 

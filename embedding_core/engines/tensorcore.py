@@ -11,8 +11,7 @@ from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
 from embedding_core.engines.tables import NamedTables, Variables, plain_variables, track_variables
 from embedding_core.errors import EngineError
 from embedding_core.feature_specs import AnyTable, FeatureConfigs
-from embedding_core.lookup import cpu_embedding_lookup
-from embedding_core.normal_form import finite_weight, kind_of
+from embedding_core.lookup import cpu_embedding_lookup, finite_weight, kind_of
 from embedding_core.structures import Nested, path_name, paths_of
 from embedding_core.tracing import as_written
 from embedding_core.translate import GivenOptimizer, TableSpec, model_of

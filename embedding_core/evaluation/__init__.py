@@ -8,8 +8,7 @@ from embedding_core.evaluation.label_scores import (
     count_split,
     score_labels,
 )
-from embedding_core.evaluation.own_gates import JudgedModel, own_checks
-from embedding_core.evaluation.push_rules import Check, judge
+from embedding_core.evaluation.push_gates import Check, JudgedModel, judge, own_checks
 from embedding_core.evaluation.retrieval_figures import RetrievalFigures, measure_retrieval
 from embedding_core.quality_rules import Rules
 

@@ -18,8 +18,7 @@ from embedding_core.tasks import Task, metric_name, retrieval_index
 from embedding_core.training.eval_metrics import auc
 from embedding_core.training.finished_run import RestoredRun
 from embedding_core.training.row_stream import batches_once
-from embedding_core.training.training_inputs import Batch, Inputs, RowParser
-from embedding_core.training.user_functions import UserFunctions
+from embedding_core.training.training_inputs import Batch, Inputs, RowParser, UserFunctions
 
 _BATCH = 4096
 Floats = npt.NDArray[np.float64]

@@ -4,9 +4,7 @@
 """
 
 from embedding_core.health.judgement import Finding, Health, bound_of, judge_table
-from embedding_core.health.row_scan import measure_table
-from embedding_core.health.table_figures import HEALTH_FILE, TableFigures
-from embedding_core.health.table_source import Block, Earlier, TableFacts
+from embedding_core.health.table_figures import HEALTH_FILE, Block, Earlier, TableFacts, TableFigures, measure_table
 
 __all__ = [
     "HEALTH_FILE",

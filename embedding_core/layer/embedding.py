@@ -27,8 +27,7 @@ from embedding_core.layer.layer_configs import (
     flat_shapes,
     layer_config,
 )
-from embedding_core.lookup import cpu_embedding_lookup
-from embedding_core.normal_form import kind_of, normal_form
+from embedding_core.lookup import cpu_embedding_lookup, kind_of, normal_form
 from embedding_core.rooms import MISSING, hooks, room_of
 from embedding_core.structures import Nested
 from embedding_core.tracing import as_written

@@ -12,7 +12,7 @@ from embedding_core.errors import ConfigError, DataError
 from embedding_core.feature_specs import AnyFeature, FeatureSpec, Ids, refuse_ignored_attributes
 from embedding_core.layer.embedding import TPUEmbedding
 from embedding_core.layer.layer_configs import Json, config_from_json, config_to_json
-from embedding_core.normal_form import kind_of, normal_form
+from embedding_core.lookup import kind_of, normal_form
 from embedding_core.structures import Nested
 from embedding_core.translate import GivenOptimizer
 

@@ -1,9 +1,8 @@
 """Exports SavedModels that look up on CPU, hold their vocabularies, and load with TensorFlow alone."""
 
 from embedding_core.serving.export import export_embeddings, export_model
-from embedding_core.serving.request_tensors import named_inputs
+from embedding_core.serving.requests import named_inputs, public_facts, synthetic_rows
 from embedding_core.serving.serving_module import ExportForm, columns_of
-from embedding_core.serving.synthetic_requests import public_facts, synthetic_rows
 
 __all__ = [
     "ExportForm",

@@ -15,7 +15,7 @@ from embedding_core.columns import TokenTable
 from embedding_core.model_inputs import token_candidate
 from embedding_core.serving.serving_module import ServingModule
 from embedding_core.serving.table_blocks import vocabulary_file
-from embedding_core.top_k_config import TopK
+from embedding_core.serving_config import TopK
 
 # Divides vectors into lists by k-means; a search for the largest dot products then reads only some lists.
 

@@ -31,9 +31,8 @@ import tensorflow as tf
 
 from embedding_core.columns import size_constant
 from embedding_core.config import Combiner
-from embedding_core.lookup import combine_in_order
-from embedding_core.normal_form import segments_of_splits
-from embedding_core.rows_dtype import INT8_FACTS, RowsDtype
+from embedding_core.lookup import combine_in_order, segments_of_splits
+from embedding_core.serving_config import INT8_FACTS, RowsDtype
 
 # Stores rows of tables in the types that are served, and computes the float32 rows that they stand for.
 #

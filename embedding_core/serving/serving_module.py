@@ -24,7 +24,6 @@ from embedding_core.columns import (
 )
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.model_inputs import length_name, length_of
-from embedding_core.rows_dtype import RowsDtypes, dtypes_of_tables
 from embedding_core.serving.lookups import (
     Counts,
     ListedIds,
@@ -42,6 +41,7 @@ from embedding_core.serving.table_blocks import (
     tables_to_blocks,
     vocabulary_file,
 )
+from embedding_core.serving_config import RowsDtypes, dtypes_of_tables
 
 _CPU = "/device:CPU:0"
 

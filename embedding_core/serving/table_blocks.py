@@ -17,8 +17,8 @@ from embedding_core.columns import DenseInputs
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import CheckpointError, ConfigError, NonfiniteError, VocabularyError
 from embedding_core.model_inputs import length_name
-from embedding_core.rows_dtype import RowsDtype, row_width
 from embedding_core.serving.lookups import Rows, encoded, rounded
+from embedding_core.serving_config import RowsDtype, row_width
 from embedding_core.storage import open_file
 
 Part: TypeAlias = tf.Variable | npt.NDArray[np.float32]

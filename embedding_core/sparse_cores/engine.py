@@ -14,10 +14,9 @@ from embedding_core.engines.hardware_configs import is_real_tpu, refuse_policies
 from embedding_core.engines.queues import packed_like
 from embedding_core.errors import ConfigError
 from embedding_core.feature_specs import AnyTable, FeatureSpec, Ids, Weights
-from embedding_core.layer.engine_choice import hardware_feature, on_tpu
+from embedding_core.layer.engine_choice import by_callers_config, hardware_feature, on_tpu
 from embedding_core.layer.layer_configs import LayerConfig
-from embedding_core.layer.tpu_tables import by_callers_config
-from embedding_core.normal_form import kind_of, normal_form
+from embedding_core.lookup import kind_of, normal_form
 from embedding_core.sparse_cores.tpu_embedding import TPUEmbeddingV2
 from embedding_core.structures import Nested
 from embedding_core.translate import config_to_tensorflow

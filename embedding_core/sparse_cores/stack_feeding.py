@@ -15,8 +15,7 @@ from embedding_core.engines.batches import FeatureIds, row_numbers, weights_or_o
 from embedding_core.engines.feeding import check_kinds, check_weights, ids_of
 from embedding_core.errors import ConfigError, UnsupportedError
 from embedding_core.feature_specs import FeatureSpec, Ids, Weights
-from embedding_core.lookup import weight_divisors
-from embedding_core.normal_form import NormalForm, with_valid_ids
+from embedding_core.lookup import NormalForm, weight_divisors, with_valid_ids
 from embedding_core.sparse_cores import Slice, SparseCoreEmbeddingConfig, Stack, StackedTable, TableShape, stack_tables
 from embedding_core.translate import Model
 

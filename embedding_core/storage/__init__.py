@@ -18,14 +18,6 @@ from embedding_core.storage.file_access import (
     read_bounded,
     remove_tree,
 )
-from embedding_core.storage.locks import (
-    environment_variable,
-    locked_file,
-    locked_folder,
-    open_lock_file,
-    scratch_folder,
-    scratch_tempdir,
-)
 from embedding_core.storage.sealed_folder import (
     SEAL,
     FileDigest,
@@ -39,12 +31,18 @@ from embedding_core.storage.sealed_folder import (
     unsealed_json,
 )
 from embedding_core.storage.whole_folder import (
+    environment_variable,
     free_name,
     hidden_folder,
+    locked_file,
+    locked_folder,
+    open_lock_file,
     put_in_place,
     readable_as,
     remove_folder,
     remove_leftovers,
+    scratch_folder,
+    scratch_tempdir,
     sync,
     sync_tree,
     umask_of,

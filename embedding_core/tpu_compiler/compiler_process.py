@@ -1,6 +1,6 @@
 """Compiles an HLO module with Google's TPU compiler. Runs in the compiler's own environment, as a script.
 
-`embedding_core/tpu_compiler/environment.py` starts this file by its path and exchanges files with it. It imports
+`embedding_core/tpu_compiler/compilers.py` starts this file by its path and exchanges files with it. It imports
 nothing of this project, and is the only file that uses private names of jaxlib, whose versions are pinned in
 `requirements.txt`.
 """

@@ -1,6 +1,6 @@
 """Compiles the lookup and update of stacks on SparseCores. Runs in the compiler's own environment, as a script.
 
-`embedding_core/tpu_compiler/sparse_core_compiler.py` starts this file by its path and exchanges files with it. It
+`embedding_core/tpu_compiler/compilers.py` starts this file by its path and exchanges files with it. It
 imports nothing of this project but the script beside it.
 """
 

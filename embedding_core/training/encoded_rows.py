@@ -31,7 +31,7 @@ from embedding_core.storage import (
     scratch_folder,
 )
 from embedding_core.tracing import as_written
-from embedding_core.training.checkpoints import fingerprint
+from embedding_core.training.finished_run import fingerprint
 from embedding_core.training.row_stream import Keep, batches_by_file
 from embedding_core.training.training_inputs import Batch, Inputs, RowParser
 

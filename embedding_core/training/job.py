@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from embedding_core.checkpoint.load import Blocks
+from embedding_core.checkpoint.retrieve import Blocks
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.model_inputs import sequence_lengths

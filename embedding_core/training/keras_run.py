@@ -19,18 +19,16 @@ from embedding_core.layer import TPUEmbedding
 from embedding_core.model_inputs import build_model, call_model
 from embedding_core.tasks import Task
 from embedding_core.tracing import as_written
-from embedding_core.training.checkpoints import HISTORY, RunState
 from embedding_core.training.dense_start import dense_inputs
 from embedding_core.training.device_choice import Batches, choose_placement
 from embedding_core.training.eval_metrics import evaluate
+from embedding_core.training.finished_run import HISTORY, RunState
 from embedding_core.training.job import JobData, TrainingJob
-from embedding_core.training.learning_rate_decay import dense_optimizer
 from embedding_core.training.loop import History
 from embedding_core.training.row_stream import Passes
-from embedding_core.training.step import Trainable
-from embedding_core.training.training_inputs import Batch, data_errors
+from embedding_core.training.step import Trainable, dense_optimizer
+from embedding_core.training.training_inputs import Batch, UserFunctions, data_errors
 from embedding_core.training.training_run import TrainingResult, result_of
-from embedding_core.training.user_functions import UserFunctions
 
 _OPTIMIZER = "of a run_fn"
 """The recorded name of the dense optimizer: its state is not kept."""

@@ -20,8 +20,8 @@ import tensorflow as tf
 from embedding_core.errors import DataError, PreemptionError, TrainingError
 from embedding_core.schema import Json
 from embedding_core.tasks import retrieval_index
-from embedding_core.training.checkpoints import RunState
 from embedding_core.training.eval_metrics import Evaluation, evaluate
+from embedding_core.training.finished_run import RunState
 from embedding_core.training.job import JobData, TrainingJob
 from embedding_core.training.step import StepsDone, Trainable
 from embedding_core.training.training_inputs import Batch, data_errors

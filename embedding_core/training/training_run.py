@@ -13,16 +13,15 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.checkpoint.dense import DENSE, write_dense
-from embedding_core.checkpoint.load import Blocks
+from embedding_core.checkpoint.retrieve import Blocks
 from embedding_core.engines import HostEngine
 from embedding_core.rooms import hooks
 from embedding_core.schema import Json
 from embedding_core.storage import scratch_folder
-from embedding_core.training.checkpoints import HISTORY, RunState
 from embedding_core.training.dense_start import dense_inputs, start_dense
 from embedding_core.training.device_choice import Placement, choose_placement
 from embedding_core.training.encoded_rows import rows_folder
-from embedding_core.training.finished_run import restore_weights
+from embedding_core.training.finished_run import HISTORY, RunState, restore_weights
 from embedding_core.training.job import JobData, TrainingJob
 from embedding_core.training.loop import WARM_START, History, Loop, Progress, Summaries, end_if, noticed_preemption
 from embedding_core.training.step import Trainable, new_trainable

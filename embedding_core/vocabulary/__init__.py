@@ -1,11 +1,11 @@
 """Defines vocabularies: the tokens that rows belong to, with their counts and a digest. Does not import TensorFlow."""
 
-from embedding_core.vocabulary.evolution import evolved_vocabulary
 from embedding_core.vocabulary.vocabulary import (
     Evolution,
     FeatureSummary,
     Vocabulary,
     admitted_rows,
+    evolved_vocabulary,
     length_percentiles,
     no_token_left,
     representable,

@@ -29,7 +29,7 @@ from components import (
     TableHealth,
     VocabularyGen,
 )
-from components.vocabulary_gen.vocabulary_rules import VocabularyRule
+from components.vocabulary_gen.counting_plan import VocabularyRule
 
 DATA = Path(tfx.__file__).parent / "examples" / "chicago_taxi_pipeline" / "data" / "simple"
 MODULES = str(Path(__file__).with_name("taxi_modules.py"))

@@ -15,7 +15,7 @@ from embedding_core.errors import DataError, nearest
 from embedding_core.storage import bounds
 from pipelines.config import PipelineConfig
 from pipelines.config.column_rules import column_uses
-from pipelines.config.data import data_location
+from pipelines.config.sections import data_location
 from pipelines.console.terminal import echo
 from pipelines.pipeline import component_inputs
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from tfx import v1 as tfx
 
-from pipelines.cluster.compile_checks import Target, check_compile, requested_pods, requested_tpu
+from pipelines.cluster.compile_checks import Target, TpuRequest, check_compile, requested_pods, requested_tpu
 from pipelines.cluster.kubeflow_spec import (
     Spec,
     check_spec,
@@ -22,10 +22,9 @@ from pipelines.cluster.kubeflow_spec import (
     with_defaults,
     with_kubernetes_names,
 )
-from pipelines.cluster.tpu_request import TpuRequest
 from pipelines.config import Kubeflow, PipelineConfig
-from pipelines.config.data import data_location
-from pipelines.config.yaml_text import yaml_documents
+from pipelines.config.loading import yaml_documents
+from pipelines.config.sections import data_location
 from pipelines.console.terminal import write_output
 from pipelines.pipeline.embedding_pipeline import create_pipeline
 from pipelines.pipeline.gates import Gate, gates

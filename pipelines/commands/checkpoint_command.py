@@ -124,7 +124,7 @@ def extract(
 ) -> None:
     """Write a table with its tokens and counts to a file that other programs read."""
     load_tensorflow()
-    from embedding_core.checkpoint.extract import extract_to_parquet, extract_to_projector
+    from embedding_core.checkpoint.summary import extract_to_parquet, extract_to_projector
 
     with readable_as(checkpoint):
         if to is Format.PARQUET:

@@ -35,7 +35,7 @@ from pipelines.commands.shared_options import (
     TableConfigsFolder,
     with_options_of,
 )
-from pipelines.config.feature_sections import ASSUMED_TOKENS
+from pipelines.config.sections import ASSUMED_TOKENS
 from pipelines.console.expected_errors import expected_message, was_preempted
 from pipelines.console.quiet import collector_paused, load_tensorflow, silence
 from pipelines.console.terminal import check_output, echo
@@ -133,7 +133,7 @@ def validate(
     run would fail.
     """
     from pipelines.config import load_config
-    from pipelines.config.yaml_text import yaml_of
+    from pipelines.config.loading import yaml_of
     from pipelines.pipeline.component_inputs import example_settings
 
     checked = load_config(config, overrides or ())
@@ -216,10 +216,10 @@ def preflight(
 def _on_gpu(config: PipelineConfig, tables: EmbeddingConfig, sizes: str, batch: int | None, json: Path | None) -> None:
     with collector_paused():
         load_tensorflow()
-        from pipelines.checks import gpu_preflight, pipeline_preflight
+        from pipelines.checks import pipeline_preflight
 
-    placement = gpu_preflight.check_gpu(config, tables, batch_size=batch)
-    gpu_preflight.print_placement(placement, sizes)
+    placement = pipeline_preflight.check_gpu(config, tables, batch_size=batch)
+    pipeline_preflight.print_placement(placement, sizes)
     if json is not None:
         pipeline_preflight.save_json(placement, json)
     if placement.silent:

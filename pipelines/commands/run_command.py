@@ -70,7 +70,7 @@ def follow(
     The same command goes on after it was stopped. Exit code 3: the last run pushed nothing. 75: SIGTERM stopped the
     training.
     """
-    from pipelines.previous.next_spans import check_follows
+    from pipelines.previous.trained_data import check_follows
 
     try:
         if not _wait_for_data(config, overrides or (), until_idle=until_idle):
@@ -93,7 +93,7 @@ def follow(
 
 def show_warnings(config: PipelineConfig) -> None:
     """Print warnings about what may be a mistake, but does not stop a run."""
-    from pipelines.config.data import missing_spans
+    from pipelines.config.sections import missing_spans
 
     gaps = missing_spans(config.data)
     if gaps.total:
@@ -142,7 +142,7 @@ def _wait_for_data(config: Path, overrides: Sequence[str], *, until_idle: bool) 
       ConfigError: another setting is wrong; see `check_follows`.
     """
     from pipelines.config import NoDataYetError, load_config
-    from pipelines.previous.next_spans import check_follows
+    from pipelines.previous.trained_data import check_follows
 
     said = False
     while True:

@@ -10,7 +10,7 @@ import typer
 
 from components.installed import is_installed
 from embedding_core.errors import ConfigError, ParityError
-from embedding_core.rows_dtype import RowsDtypes
+from embedding_core.serving_config import RowsDtypes
 from embedding_core.storage import readable_as
 from pipelines.commands.shared_options import AsJson
 from pipelines.console.quiet import load_tensorflow
@@ -95,7 +95,7 @@ def rollback(
     to: Annotated[int | None, typer.Option(metavar="NUMBER", help="The version; by default the last but one.")] = None,
 ) -> None:
     """Publish a previous version below BASE again, under the next number, so that servers load it."""
-    from components.pusher.rollback import roll_back
+    from components.pusher.publish import roll_back
 
     published = roll_back(base, to)
     recorded = None

@@ -10,17 +10,18 @@ from components.example_gen.spans import Spans
 from components.pusher.push_section import Push
 from embedding_core.config import TableOverrides
 from embedding_core.quality_rules import Threshold
-from pipelines.config.data import Data, data_files
-from pipelines.config.feature_sections import (
+from pipelines.config.loading import NoDataYetError, config_from_mapping, load_config
+from pipelines.config.metrics import Evaluation
+from pipelines.config.pipeline_config import Kubeflow, Model, PipelineConfig, Resources
+from pipelines.config.sections import (
     Categorical,
+    Data,
     Dense,
     Features,
     VocabularyEvolution,
     VocabularyLimits,
+    data_files,
 )
-from pipelines.config.loading import NoDataYetError, config_from_mapping, load_config
-from pipelines.config.metrics import Evaluation
-from pipelines.config.pipeline_config import Kubeflow, Model, PipelineConfig, Resources
 
 __all__ = [
     "Categorical",

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 from components.example_gen.settings import ColumnKind, Histories, Label, format_of, split_mistakes
 from embedding_core.errors import ConfigError, nearest
 from embedding_core.schema import Mistakes
-from pipelines.config.data import Data, data_files
-from pipelines.config.feature_sections import Categorical
 from pipelines.config.pipeline_config import BUILT_IN_MODELS, PipelineConfig
+from pipelines.config.sections import Categorical, Data, data_files
 
 # Lists the columns of the data that the configuration reads, and the kind of each.
 

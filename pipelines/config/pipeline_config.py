@@ -32,9 +32,8 @@ from embedding_core.schema import (
 from embedding_core.storage import is_remote
 from embedding_core.tasks import Task
 from embedding_core.training_config import Training, WarmStart
-from pipelines.config.data import Data, is_address
-from pipelines.config.feature_sections import Features, VocabularyEvolution, VocabularyLimits
 from pipelines.config.metrics import Evaluation
+from pipelines.config.sections import Data, Features, VocabularyEvolution, VocabularyLimits, is_address
 
 # Declares the section `follow`: how spans are trained as they arrive.
 

@@ -7,9 +7,9 @@ from embedding_core.errors import ConfigError, nearest
 from embedding_core.rooms import hooks
 from embedding_core.schema import Mistakes
 from pipelines.config.column_rules import DECLARED, column_uses, label_columns, label_paths, reads
-from pipelines.config.data import data_files, literal_mistakes, missing_spans
 from pipelines.config.metadata_server import MetadataServer, is_server
 from pipelines.config.pipeline_config import BUILT_IN_MODELS, RETRIEVAL_MODELS, PipelineConfig
+from pipelines.config.sections import data_files, literal_mistakes, missing_spans
 from pipelines.config.user_modules import (
     GIVEN_BY_TRAINER,
     Argument,

@@ -25,7 +25,7 @@ from pipelines.pipeline.run_target import metadata_connection
 # of the copied version.
 
 ROLLBACK = "rollback"
-"""Fact of a PushedModel and of a version's manifest, with `of`, `from` and `made`; see `components.pusher.rollback`."""
+"""Fact of a PushedModel and of a version's manifest, with `of`, `from` and `made`; see `components.pusher.publish`."""
 
 _PUSHED_MODEL, _NODE = "PushedModel", "Rollback"
 

@@ -33,7 +33,7 @@ from pipelines.local import run_local
 from pipelines.local.metadata_repair import is_output, newest_execution
 from pipelines.local.work_dir import REPORTS, InUseError, run_lock
 from pipelines.pipeline.run_target import local_target
-from pipelines.previous.next_spans import (
+from pipelines.previous.trained_data import (
     Arrived,
     Trained,
     arrived_spans,

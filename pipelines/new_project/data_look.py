@@ -26,7 +26,7 @@ from components.example_gen.settings import (
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.schema import Json
 from embedding_core.storage import bounds, is_remote
-from pipelines.config.data import Data, data_location, resolve
+from pipelines.config.sections import Data, data_location, resolve
 
 # Guesses how a CSV file is written: encoding, delimiter, header, decimal separator, signs of missing values.
 

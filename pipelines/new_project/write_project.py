@@ -18,8 +18,8 @@ from embedding_core.errors import ConfigError
 from embedding_core.storage import is_remote, whole_file
 from pipelines.checks.data_check import DataCheck, check_data
 from pipelines.config import config_from_mapping, load_config
-from pipelines.config.data import resolve
-from pipelines.config.yaml_text import parse_yaml, yaml_of
+from pipelines.config.loading import parse_yaml, yaml_of
+from pipelines.config.sections import resolve
 from pipelines.new_project.column_guess import Guess, LabelGuess, facts, guess_columns, guess_label
 from pipelines.new_project.data_look import DataLook, look_at
 

@@ -13,7 +13,7 @@ from embedding_core.tasks import metric_name
 from embedding_core.training_config import RemapPolicy, TrainingConfig, TrainingSettings
 from pipelines.config import PipelineConfig, VocabularyLimits
 from pipelines.config.column_rules import column_kinds
-from pipelines.config.data import data_spans
+from pipelines.config.sections import data_spans
 
 _DEFAULT_LIMITS = VocabularyLimits()
 _FIRST_ORDER_TABLES = TableSettings(occurrences_per_column=10, initializer=InitializerConfig(scale=0.005))

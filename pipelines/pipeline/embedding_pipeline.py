@@ -55,7 +55,7 @@ from components import (
     VocabularyGen,
 )
 from pipelines.config import PipelineConfig
-from pipelines.config.data import data_location
+from pipelines.config.sections import data_location
 from pipelines.pipeline import component_inputs
 from pipelines.pipeline.fingerprint import code_fingerprint, preprocessing_fingerprint
 from pipelines.pipeline.gates import TrainedChannels, gates

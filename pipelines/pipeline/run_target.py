@@ -13,8 +13,8 @@ from ml_metadata.proto import metadata_store_pb2 as mlmd
 from embedding_core.rooms import hooks
 from embedding_core.schema import Json
 from pipelines.config import PipelineConfig
-from pipelines.config.data import data_location
 from pipelines.config.metadata_server import MetadataServer, is_server
+from pipelines.config.sections import data_location
 
 # Makes the connection to ML Metadata: a sqlite file, or a MySQL server.
 

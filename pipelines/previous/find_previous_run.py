@@ -34,7 +34,7 @@ from pipelines.previous.finished_trainings import (
     references,
     trainings_behind,
 )
-from pipelines.previous.repeated_data import Overlap, RunData, compare, data_of_run, trained_data
+from pipelines.previous.trained_data import Overlap, RunData, compare, data_of_run, trained_data
 
 ArtifactOf: TypeAlias = Callable[[Node], Node | None]
 

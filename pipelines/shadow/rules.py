@@ -5,8 +5,8 @@ from __future__ import annotations
 from components.shadow.keys import log_files, shadow_of
 from embedding_core.errors import ConfigError
 from embedding_core.schema import Mistakes
-from pipelines.config.data import literal_mistakes
 from pipelines.config.pipeline_config import PipelineConfig
+from pipelines.config.sections import literal_mistakes
 
 
 def _requests_are_there(config: PipelineConfig) -> Mistakes:

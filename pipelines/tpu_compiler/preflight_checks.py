@@ -104,7 +104,7 @@ def _checks(
     given = SparseCores(of_stacks, *_planned_limits(config, tables, slice_, table_configs))
 
     def stacks_compiled(program: Program) -> Checked:
-        from embedding_core.tpu_compiler.sparse_core_check import sparse_core_check
+        from embedding_core.tpu_compiler.compiler_check import sparse_core_check
 
         return sparse_core_check(program, given)
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from components.pusher.served import find_published, served_versions, verify_version
 from embedding_core.checkpoint import load_checkpoint_into, retrieve, verify
 from embedding_core.engines import HostEngine
-from embedding_core.rows_dtype import ROWS_DTYPES
+from embedding_core.serving_config import ROWS_DTYPES
 from embedding_core.vocabulary import load_vocabularies, save_vocabulary
 
 TESTS = Path(__file__).parents[1]

@@ -13,8 +13,7 @@ import signal
 import sys
 
 from components.deltas.updates import Link, folder_of, publish_delta, read_chain
-from components.pusher.publish import publish
-from components.pusher.rollback import roll_back
+from components.pusher.publish import publish, roll_back
 from components.pusher.served import damage_of, served_versions, verify_version
 from tests.support.interposed import KILL, arm, counted, forked, points_of
 

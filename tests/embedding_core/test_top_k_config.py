@@ -3,7 +3,7 @@
 import pytest
 
 from embedding_core.errors import ConfigError
-from embedding_core.top_k_config import LARGE, Approximate, TopK
+from embedding_core.serving_config import LARGE, Approximate, TopK
 
 
 def test_lists_are_searched_if_candidates_are_many():

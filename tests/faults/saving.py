@@ -24,7 +24,7 @@ from embedding_core.errors import CheckpointError
 from embedding_core.optimizers import Adagrad, Adam
 from embedding_core.storage import remove_leftovers
 from embedding_core.tasks import Task
-from embedding_core.training.checkpoints import RunState
+from embedding_core.training.finished_run import RunState
 from tests.support.interposed import COUNT, FULL, KILL, arm, counted, disarm, forked, points_of
 from tests.support.vocabularies import vocabulary_of
 

@@ -78,8 +78,8 @@ def manifests_before_a_run():
 
 def slice_pods():
     """Return a pod for each slice that GKE has on one host: its selector, its toleration and its limit."""
+    from pipelines.cluster.compile_checks import tpu_request
     from pipelines.cluster.kubeflow_spec import tpu_document
-    from pipelines.cluster.tpu_request import tpu_request
 
     pods = {}
     for name in ("v3-8", "v4-8", "v5e-1", "v5e-4", "v5e-8", "v5p-8", "v6e-1", "v6e-4", "v6e-8"):

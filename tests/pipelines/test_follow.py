@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from components.pusher.rollback import roll_back
+from components.pusher.publish import roll_back
 from embedding_core.errors import DataError
 from pipelines.commands import cli
 from pipelines.commands.shared_options import NOTHING_PUSHED

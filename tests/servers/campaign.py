@@ -8,8 +8,7 @@ import threading
 
 import tensorflow as tf
 
-from components.pusher.publish import keep_newest, publish
-from components.pusher.rollback import roll_back
+from components.pusher.publish import keep_newest, publish, roll_back
 from components.pusher.served import served_versions
 from support.worlds import World
 from tests.servers.real_servers import HERE, PYTHON, wait_until

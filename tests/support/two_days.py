@@ -45,7 +45,7 @@ def chain_of(folder):
 
     from pipelines.config import load_config
     from pipelines.previous.finished_trainings import finished_trainings, trainings_behind
-    from pipelines.previous.repeated_data import trained_data
+    from pipelines.previous.trained_data import trained_data
 
     runs = finished_trainings(load_config(folder / "my.yaml"))
     newest = next(runs.candidates("pushed"))

@@ -19,8 +19,7 @@ from components.deltas.updates import (
     publish_delta,
     read_chain,
 )
-from components.pusher.publish import keep_newest, publish, set_version_aside
-from components.pusher.rollback import roll_back
+from components.pusher.publish import keep_newest, publish, roll_back, set_version_aside
 from components.pusher.served import damage_of, served_facts, served_versions
 from embedding_core.deltas.protocol import DeltaError
 from embedding_core.errors import CheckpointError, ConfigError

@@ -19,7 +19,7 @@ ROWS = """patient;diagnosis;weight;readmitted
 
 def test_configuration_of_the_page_reads_such_a_file(ingest, tmp_path):
     from pipelines.config import load_config
-    from pipelines.config.data import data_location
+    from pipelines.config.sections import data_location
     from pipelines.pipeline import component_inputs
 
     section = PAGE.read_text(encoding="utf-8").split("## CSV as it is found")[1]

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from components.example_gen.encoding import examples
+from components.example_gen.rows import examples
 
 COLUMNS = {
     "é": pa.array([None, b"", b"\xff\x00", b"x" * 200, b"y" * 70_000], pa.large_binary()),

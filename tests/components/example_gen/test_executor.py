@@ -189,7 +189,7 @@ ODD_NAMES = ["run[1]", "run*", "what?", "back\\slash", "a b", "caffè", 'it\'s "
 @pytest.mark.parametrize("name", ODD_NAMES)
 def test_names_of_folders_and_files_are_literal(ingest, write, tmp_path, name):
     from components.example_gen.data_files import find_files
-    from pipelines.config.data import Data, data_location
+    from pipelines.config.sections import Data, data_location
 
     for folder, token in ((name, "right"), ("run1", "wrong"), ("runs", "wrong"), ("backslash", "wrong")):
         (tmp_path / folder).mkdir()

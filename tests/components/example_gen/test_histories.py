@@ -11,15 +11,13 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from components.example_gen.event_files import event_tables, joined
-from components.example_gen.histories import rows_with_histories
+from components.example_gen.histories import event_tables, joined, rows_with_histories
 from components.example_gen.prepared_rows import read_rows
 from components.example_gen.readers import typed_batch
 from components.example_gen.rows import BadRows, normal
 from components.example_gen.settings import Settings
-from components.example_gen.splits import SPLITS, assign_splits
+from components.example_gen.splits import SPLITS, assign_splits, keys_of
 from components.example_gen.tally import Tally
-from components.example_gen.whole_numbers import keys_of
 from embedding_core.errors import DataError
 
 pytestmark = pytest.mark.light

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from components.example_gen import event_files
-from components.example_gen.encoding import examples
+from components.example_gen import histories
+from components.example_gen.rows import examples
 
 pytestmark = pytest.mark.tfx
 
@@ -30,8 +30,8 @@ def events():
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    monkeypatch.setattr(event_files, "_PART_BYTES", 600)
-    monkeypatch.setattr(event_files, "_CHUNK_BYTES", 2000)
+    monkeypatch.setattr(histories, "_PART_BYTES", 600)
+    monkeypatch.setattr(histories, "_CHUNK_BYTES", 2000)
 
 
 def csv_of(folder, events, files):

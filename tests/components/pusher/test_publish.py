@@ -11,9 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from components.pusher import rollback
-from components.pusher.publish import keep_newest, publish, set_version_aside
-from components.pusher.rollback import roll_back
+from components.pusher import publish as publishing
+from components.pusher.publish import keep_newest, publish, roll_back, set_version_aside
 from components.pusher.served import MANIFEST, copy_model, damage_of, find_published, served_versions, verify_version
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.storage import folder_digests, remove_leftovers, scratch_folder
@@ -212,7 +211,7 @@ def test_roll_back_publishes_the_earlier_version_again(model, base, monkeypatch)
     publish(model, base, check=passes, clock=lambda: 200)
     moment = datetime.datetime(2011, 10, 1, 12, 30, tzinfo=datetime.timezone.utc)
     clock = SimpleNamespace(now=moment.astimezone)
-    monkeypatch.setattr(rollback, "datetime", SimpleNamespace(datetime=clock, timezone=datetime.timezone))
+    monkeypatch.setattr(publishing, "datetime", SimpleNamespace(datetime=clock, timezone=datetime.timezone))
     back = roll_back(base)
     assert back.digest == first.digest
     assert served_versions(base) == [100, 200, back.version]

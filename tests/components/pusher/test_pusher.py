@@ -17,10 +17,9 @@ from tfx.types import channel_utils, standard_artifacts
 from components.artifacts import Vocabularies
 from components.pusher import EmbeddingPusher, executor
 from components.pusher.executor import WARMUP, Executor
-from components.pusher.proof import prove_again
+from components.pusher.proof import Trained, prove_again
 from components.pusher.push_section import Push
 from components.pusher.served import served_versions, verify_version
-from components.pusher.trained_model import Trained
 from embedding_core.columns import DenseInputs
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine

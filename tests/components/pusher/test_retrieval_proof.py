@@ -9,14 +9,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from components.pusher.proof import prove
-from components.pusher.trained_model import Trained
+from components.pusher.proof import Trained, prove
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine
 from embedding_core.errors import ConfigError
 from embedding_core.model_inputs import build_model
+from embedding_core.serving_config import Approximate, TopK
 from embedding_core.tasks import POSITIVE
-from embedding_core.top_k_config import Approximate, TopK
 from support.proofs import score_in_this_process
 from support.tf_examples import example
 from support.vocabularies import write_tokens

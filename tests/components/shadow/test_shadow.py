@@ -6,8 +6,8 @@ import pytest
 from tfx.types import channel_utils, standard_artifacts
 
 from components.pusher.executor import WARMUP
+from components.pusher.proof import Sources, load_trained
 from components.pusher.served import read_facts
-from components.pusher.trained_model import Sources, load_trained
 from components.shadow import Shadow
 from components.shadow.executor import SHADOW_FILE, Executor
 from components.shadow.keys import Shadow as Section

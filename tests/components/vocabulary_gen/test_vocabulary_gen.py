@@ -18,8 +18,8 @@ from tfx_bsl.public import tfxio
 
 from components.artifacts import Vocabularies
 from components.vocabulary_gen import VocabularyGen
+from components.vocabulary_gen.counting_plan import Evolution, VocabularyRule
 from components.vocabulary_gen.executor import REPORT_FILE
-from components.vocabulary_gen.vocabulary_rules import Evolution, VocabularyRule
 from embedding_core.errors import ConfigError, DataError
 from pipelines.pipeline.run_target import IN_PROCESS
 from support.artifacts import artifact, examples_at, write_split

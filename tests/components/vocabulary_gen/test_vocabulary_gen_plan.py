@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from components.vocabulary_gen.counting_plan import plan_counting
-from components.vocabulary_gen.vocabulary_rules import VocabularyRule
+from components.vocabulary_gen.counting_plan import VocabularyRule, plan_counting
 from embedding_core.errors import ConfigError
 
 USER = {"name": "user", "column": {"name": "user_id"}}

@@ -7,8 +7,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.vocabulary_gen import source_counts
-from components.vocabulary_gen.source_counts import TokenCounts, merge_counts, read_counts, write_counts
+from components.vocabulary_gen import counting
+from components.vocabulary_gen.counting import TokenCounts, merge_counts, read_counts, write_counts
 
 PARTS = st.lists(st.lists(st.tuples(st.binary(max_size=2), st.integers(1, 2**40)), max_size=5), max_size=5)
 
@@ -40,7 +40,7 @@ def test_compacting_now_and_then_changes_nothing(parts):
 
 
 def test_messages_hold_what_was_written(monkeypatch):
-    monkeypatch.setattr(source_counts, "_BYTES_PER_MESSAGE", 64)
+    monkeypatch.setattr(counting, "_BYTES_PER_MESSAGE", 64)
     tokens, counts = arrow([(b"%d" % number, number + 1) for number in range(50)])
     messages = list(write_counts(tokens[3:], counts[3:]))
     assert len(messages) > 3
@@ -49,7 +49,7 @@ def test_messages_hold_what_was_written(monkeypatch):
 
 
 def test_pending_parts_merge_before_outgrowing_distinct_tokens(monkeypatch):
-    monkeypatch.setattr(source_counts, "_PENDING_LIMIT", 100)
+    monkeypatch.setattr(counting, "_PENDING_LIMIT", 100)
     counts = TokenCounts()
     for _ in range(1000):
         counts.add("v", *arrow([(b"a", 1), (b"b", 2)]))

@@ -22,7 +22,7 @@ from embedding_core.vocabulary_evolution import evolved_vocabulary
 
 from components.pusher.proof import prove
 from components.pusher.publish import publish
-from components.pusher.trained_model import Sources, load_trained
+from components.pusher.proof import Sources, load_trained
 from components.pusher.executor import write_warmup
 from embedding_core.checkpoint import load_checkpoint_into, retrieve
 from embedding_core.config import ColumnConfig

@@ -6,8 +6,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from embedding_core.checkpoint import remap, table_shapes, write_tables
-from embedding_core.checkpoint.extract import extract_to_parquet, extract_to_projector
-from embedding_core.checkpoint.summary import compare_checkpoints, summarize_checkpoint
+from embedding_core.checkpoint.summary import (
+    compare_checkpoints,
+    extract_to_parquet,
+    extract_to_projector,
+    summarize_checkpoint,
+)
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.optimizers import SGD, Adagrad

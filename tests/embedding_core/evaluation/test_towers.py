@@ -13,7 +13,7 @@ from embedding_core.columns import DenseInputs
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine
 from embedding_core.errors import DataError
-from embedding_core.evaluation.candidates import rank_queries
+from embedding_core.evaluation.retrieval_figures import rank_queries
 from embedding_core.evaluation.towers import ExportedTowers, RunTowers, all_vectors
 from embedding_core.model_inputs import build_model
 from embedding_core.quality_rules import RankingProtocol

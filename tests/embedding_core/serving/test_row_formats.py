@@ -7,8 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from embedding_core.rows_dtype import row_width
 from embedding_core.serving.lookups import decoded, encoded, rounded
+from embedding_core.serving_config import row_width
 
 LARGEST = float(np.float32(3e38))
 FLOATS = st.floats(width=32, min_value=-LARGEST, max_value=LARGEST)

@@ -16,11 +16,11 @@ from embedding_core import SGD
 from embedding_core.columns import MISSING_INT
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine, TPUEmbedding, TPUEmbeddingV0, simulated_tpu
-from embedding_core.rows_dtype import ROWS_DTYPES
+from embedding_core.serving.export import embeddings_signature, raw_embeddings_signature
 from embedding_core.serving.lookups import rounded
-from embedding_core.serving.request_tensors import named_inputs
+from embedding_core.serving.requests import named_inputs
 from embedding_core.serving.serving_module import ServingModule
-from embedding_core.serving.signatures import embeddings_signature, raw_embeddings_signature
+from embedding_core.serving_config import ROWS_DTYPES
 from embedding_core.tasks import POSITIVE
 from embedding_core.training import Inputs
 from embedding_core.training.training_inputs import RowParser

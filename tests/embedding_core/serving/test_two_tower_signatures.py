@@ -16,7 +16,7 @@ from embedding_core.engines import HostEngine
 from embedding_core.errors import ConfigError
 from embedding_core.model_inputs import build_model
 from embedding_core.serving import export_model
-from embedding_core.top_k_config import Approximate, TopK
+from embedding_core.serving_config import Approximate, TopK
 from support.vocabularies import write_tokens
 
 ITEMS = [b"i%d" % number for number in range(20)]

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python.tpu import tpu_embedding_v3_utils as upstream
 
 from embedding_core.checkpoint import retrieve
-from embedding_core.checkpoint.load import load_checkpoint_into
+from embedding_core.checkpoint.retrieve import load_checkpoint_into
 from embedding_core.engines import HostEngine, TPUEmbedding, TPUEmbeddingV0, simulated_tpu
 from embedding_core.errors import CheckpointError
 from embedding_core.optimizers import Adagrad, Adam

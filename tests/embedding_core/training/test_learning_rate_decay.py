@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from embedding_core.optimizers import DEFAULT_OPTIMIZER, SGD
 from embedding_core.training import TrainingConfig
-from embedding_core.training.learning_rate_decay import LinearDecay, config_with_decay, dense_optimizer
+from embedding_core.training.step import LinearDecay, config_with_decay, dense_optimizer
 from support.tables import config_of
 
 OTHER = {"optimizer": DEFAULT_OPTIMIZER}

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from embedding_core.errors import ConfigError
 from embedding_core.tasks import Task
-from embedding_core.training.user_functions import UserFunctions
+from embedding_core.training.training_inputs import UserFunctions
 
 LABEL, OUTPUT = tf.constant([[1.0], [math.nan], [3.0]]), tf.constant([[2.0], [5.0], [1.0]])
 STARS = Task(name="stars", kind="regression")

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from components.example_gen.encoding import examples
+from components.example_gen.rows import examples
 from embedding_core.errors import DataError
 from embedding_core.storage import bounds
 from pipelines.checks.data_check import check_data

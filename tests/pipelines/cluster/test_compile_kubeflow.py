@@ -91,7 +91,7 @@ def test_machine_spec_is_one_of_vertex(documents):
     from google.cloud import aiplatform_v1
 
     for name in ("v2-8", "v3-8", "v4-16", "v5e-4"):
-        from pipelines.cluster.tpu_request import tpu_request
+        from pipelines.cluster.compile_checks import tpu_request
 
         aiplatform_v1.MachineSpec(**tpu_request(name).vertex_machine())
 

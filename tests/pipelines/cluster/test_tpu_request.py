@@ -1,7 +1,7 @@
 import pytest
 
 from embedding_core.errors import ConfigError
-from pipelines.cluster.tpu_request import tpu_request
+from pipelines.cluster.compile_checks import tpu_request
 
 pytestmark = pytest.mark.light
 

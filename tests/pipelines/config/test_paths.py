@@ -6,7 +6,7 @@ from components.example_gen.settings import format_of
 from components.example_gen.spans import Spans
 from embedding_core.errors import ConfigError
 from pipelines.config import config_from_mapping
-from pipelines.config.data import Data, data_files, data_location, missing_spans, resolve
+from pipelines.config.sections import Data, data_files, data_location, missing_spans, resolve
 
 pytestmark = pytest.mark.light
 

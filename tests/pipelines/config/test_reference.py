@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from pipelines.commands.cli import app
 from pipelines.config import load_config
+from pipelines.config.loading import parse_yaml
 from pipelines.config.pipeline_config import config_schema
-from pipelines.config.yaml_text import parse_yaml
 
 pytestmark = pytest.mark.light
 ROOT = Path(__file__).parents[3]

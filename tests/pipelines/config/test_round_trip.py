@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipelines.config import config_from_mapping, load_config
-from pipelines.config.yaml_text import yaml_of
+from pipelines.config.loading import yaml_of
 
 pytestmark = pytest.mark.light
 

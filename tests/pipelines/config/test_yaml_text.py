@@ -6,7 +6,7 @@ import yaml
 
 from embedding_core.errors import ConfigError
 from embedding_core.storage import bounds
-from pipelines.config.yaml_text import parse_value, parse_yaml, yaml_of
+from pipelines.config.loading import parse_value, parse_yaml, yaml_of
 
 pytestmark = pytest.mark.light
 NAMES = [f"n{number}" for number in range(30)]

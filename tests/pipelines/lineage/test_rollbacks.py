@@ -8,8 +8,7 @@ import ml_metadata
 import pytest
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
-from components.pusher.publish import publish
-from components.pusher.rollback import roll_back
+from components.pusher.publish import publish, roll_back
 from embedding_core.errors import ConfigError
 from pipelines.commands import cli, lineage_command
 from pipelines.lineage.ancestors import is_rolled_back, newest_first, pushes_of, record_rollbacks, with_rollbacks

@@ -3,7 +3,6 @@ import pytest
 from components.example_gen.settings import Settings
 from embedding_core.config import ColumnConfig, InitializerConfig, TableSettings
 from embedding_core.optimizers import DEFAULT_OPTIMIZER
-from embedding_core.schema import Section
 from embedding_core.training_config import DEFAULT_EPOCHS, DenseStart, RemapPolicy
 from pipelines.config import config_from_mapping
 from pipelines.config.column_rules import served_columns

@@ -14,7 +14,7 @@ from pipelines.lineage.graph import Execution, Node
 from pipelines.previous import find_previous_run
 from pipelines.previous.find_previous_run import choose_previous_run
 from pipelines.previous.finished_trainings import BASE, BASELINE, START, FinishedTrainings
-from pipelines.previous.repeated_data import Piece, RunData
+from pipelines.previous.trained_data import Piece, RunData
 
 pytestmark = pytest.mark.tfx
 AGAINST = "shadow.against"  # the key of a gate

@@ -11,15 +11,16 @@ from components.example_gen.data_files import pieces_fact
 from embedding_core.errors import ConfigError
 from embedding_core.storage import file_digest
 from pipelines.config import load_config
-from pipelines.previous.next_spans import (
+from pipelines.previous.trained_data import (
     Arrived,
     Trained,
+    TrainedPiece,
     arrived_spans,
     check_follows,
     chosen_spans,
+    data_of_run,
     trained_spans,
 )
-from pipelines.previous.repeated_data import TrainedPiece, data_of_run
 from support.two_days import CONFIG, write_day
 
 
@@ -123,7 +124,7 @@ def test_a_span_with_other_rows_of_the_same_size_is_changed(config_of, tmp_path,
 def test_files_that_nobody_wrote_are_not_read_again(config_of, monkeypatch):
     config = config_of()
     trained = trained_on_all(config)
-    monkeypatch.setattr("pipelines.previous.repeated_data.file_digest", None)
+    monkeypatch.setattr("pipelines.previous.trained_data.file_digest", None)
     assert arrived_spans(config, trained) == Arrived()
 
 

@@ -102,7 +102,7 @@ def describe(
     batches_file: str = "batches.npz",
 ) -> None:
     """Write `case.json`."""
-    from embedding_core.tpu_compiler.sparse_core_check import program_of
+    from embedding_core.tpu_compiler.compiler_check import program_of
 
     slice_ = slice_of(named_topology(topology))
     assert slice_ is not None

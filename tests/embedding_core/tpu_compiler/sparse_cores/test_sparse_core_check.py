@@ -11,7 +11,7 @@ from embedding_core.preflight import PipelineStep, preflight
 from embedding_core.preflight.preflight_run import Program
 from embedding_core.sparse_cores import Ids, LimitCounter, limits_in_all_forms, slice_of, stacks_of
 from embedding_core.tpu_compiler import SparseCoreCompiler, SparseCores
-from embedding_core.tpu_compiler.sparse_core_check import program_of, sparse_core_check
+from embedding_core.tpu_compiler.compiler_check import program_of, sparse_core_check
 from embedding_core.training_config import TrainingConfig
 from support.tables import config_of
 from support.tpu_compiler.compilers import NEEDS_SPARSE_CORE_COMPILER, SPARSE_CORE_COMPILER

@@ -1,4 +1,4 @@
-"""Makes synthetic rows for warm-up requests, and for the request that a report shows.
+"""Makes up requests, and turns serialized rows into a request's named tensors.
 
 A column gets tokens of its vocabulary, so that the request looks up real rows. A private column, or one that shares its
 vocabulary or raw column with a private one, gets made-up tokens. Raw ids count up from 0, and dense columns get made-up
@@ -10,11 +10,13 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
-from embedding_core.columns import DenseInputs
+from embedding_core.columns import MISSING, Columns, DenseInputs
 from embedding_core.config import ColumnConfig, EmbeddingConfig
 from embedding_core.schema import Json
 from embedding_core.serving.serving_module import columns_of
@@ -125,3 +127,54 @@ def _row(values: Mapping[str, Value]) -> bytes:
         getattr(example.features.feature[name], _KINDS[type(value)]).value.append(value)
     serialized: bytes = example.SerializeToString(deterministic=True)
     return serialized
+
+
+_LISTS = {tf.string: "bytes_list", tf.int64: "int64_list", tf.float32: "float_list"}
+
+
+def named_inputs(columns: Columns, rows: Sequence[bytes]) -> tuple[dict[str, npt.NDArray[Any]], list[int]]:
+    """Read rows with the protobuf parser of Python into named tensors.
+
+    Args:
+      columns: raw columns of a model.
+      rows: serialized tf.Examples.
+
+    Returns:
+      Arrays by input name, and the numbers of the rows they hold. Rows with several values in a column of one value
+      are left out, because its tensor cannot hold them.
+    """
+    specs = columns.named_specs
+    parsed = [_values_of_row(tf.train.Example.FromString(row), columns, specs) for row in rows]
+    fits = [all(_fits(specs[name], values[name]) for name in specs) for values in parsed]
+    kept = [number for number, good in enumerate(fits) if good]
+    return {name: _array(spec, [parsed[number][name] for number in kept]) for name, spec in specs.items()}, kept
+
+
+def _values_of_row(
+    example: tf.train.Example, columns: Columns, specs: Mapping[str, tf.TensorSpec]
+) -> dict[str, list[Value]]:
+    features = example.features.feature
+    return {
+        name: list(getattr(features[column], _LISTS[specs[name].dtype]).value) if column in features else []
+        for name, column in columns.inputs.items()
+    }
+
+
+def _fits(spec: tf.TensorSpec, values: Sequence[Value]) -> bool:
+    width = _width(spec)
+    return width is None or len(values) in {0, width}
+
+
+def _width(spec: tf.TensorSpec) -> int | None:
+    """Return the number of values of a row; None for any number."""
+    count = spec.shape[1:].num_elements()
+    return None if count is None else int(count)
+
+
+def _array(spec: tf.TensorSpec, rows: Sequence[Sequence[Value]]) -> npt.NDArray[Any]:
+    width = _width(spec) or max(map(len, rows), default=0)
+    dtype = object if spec.dtype == tf.string else spec.dtype.as_numpy_dtype
+    padded = np.full((len(rows), width), MISSING[spec.dtype], dtype)
+    for number, values in enumerate(rows):
+        padded[number, : len(values)] = values
+    return padded.reshape([len(rows), *(width if size is None else size for size in spec.shape[1:])])
