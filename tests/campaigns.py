@@ -49,7 +49,7 @@ _PYTHONS = {
 
 PYTEST = "pytest -rPs -m 'slow or not slow'"
 SLOW = "pytest -s -m slow"
-_CORE = "-n auto --dist=loadfile --no-loadscope-reorder --lean -m 'not slow and not tfx' tests/embedding_core"
+_CORE = "-n auto --dist=worksteal -m 'not slow and not tfx' tests/embedding_core"
 
 CAMPAIGNS = {
     "contract": Campaign(
@@ -69,7 +69,7 @@ CAMPAIGNS = {
     "tfrs-tests": Campaign("TensorFlow Recommenders' own tests pass on our layers", f"{SLOW} tests/tfrs_tests", 0),
     "tasks": Campaign(
         "every kind of label from YAML to a pushed version, TFRS's tutorials, made-up leaderboards, the examples",
-        f"{SLOW} --lean tests/pipelines/test_tasks.py tests/pipelines/test_moving_from_tfrs.py tests/benchmarks "
+        f"{SLOW} tests/pipelines/test_tasks.py tests/pipelines/test_moving_from_tfrs.py tests/benchmarks "
         "tests/examples",
         12,
     ),

@@ -23,7 +23,7 @@ from rich.console import Console
 from embedding_core.errors import EmbeddingError
 from pipelines.config import data_files, load_config
 
-pytestmark = pytest.mark.tfx
+pytestmark = [pytest.mark.tfx, pytest.mark.grappler]
 
 PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "lineage_run.svg"
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
