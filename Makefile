@@ -23,7 +23,7 @@ PYTHONS = PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd:)"
 PYTHON = $(or $(shell for version in $(PYTHON_VERSIONS); do $(PYTHONS) $(UV) python find --no-python-downloads \
     $$version 2> /dev/null && break; done),$(lastword $(PYTHON_VERSIONS)))
 
-.PHONY: help venv tpu-compiler sparsecore-compiler lock check format test test-core test-tfx test-fast test-today today campaign demo reference docs release-check bench clean
+.PHONY: help venv tpu-compiler sparsecore-compiler lock check format test test-fast test-today today campaign demo reference docs release-check bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -92,32 +92,16 @@ format: venv ## fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# On two cores, two processes side by side, of which only one imports TFX. It runs the files that need TFX, then those
-# of the other that are left. On more, a process for each core.
-CORES := $(shell getconf _NPROCESSORS_ONLN)
-PARALLEL := --numprocesses=auto --dist=loadfile --no-loadscope-reorder
-HALF = $(BIN)/pytest -m "not slow" --lean $(SHARE:%=--share=%)
-
+PARALLEL := --numprocesses=auto --dist=worksteal
 test: venv ## the tests, on all cores (campaigns are the long ones)
-ifeq ($(CORES),2)
-	@share=$$(mktemp -d); trap 'rm -rf $$share' EXIT; \
-	    $(MAKE) --no-print-directory --keep-going --jobs=2 SHARE=$$share test-core test-tfx
-else
-	$(BIN)/pytest -m "not slow" --lean $(PARALLEL)
-endif
-
-test-core: venv
-	@set -o pipefail; $(HALF) tests/embedding_core tests/faults $(wildcard tests/deltas) | sed -u 's/^/core | /'
-
-test-tfx: venv
-	@set -o pipefail; $(HALF) tests | sed -u 's/^/tfx  | /'
+	$(BIN)/pytest -m "not slow" $(PARALLEL)
 
 test-fast: venv ## the tests of code without TensorFlow
 	$(BIN)/pytest -m "light and not slow and not tfx" $(PARALLEL)
 
 # What continuous integration runs on today's stack.
 test-today: demo
-	$(BIN)/pytest $(PARALLEL) --lean -m "not slow" tests/components/test_components_contract.py tests/interchange \
+	$(BIN)/pytest $(PARALLEL) -m "not slow" tests/components/test_components_contract.py tests/interchange \
 	    tests/pipelines/cluster/test_compile_kubeflow.py tests/embedding_core/{columns,vocabulary,planning,storage,checkpoint} \
 	    tests/embedding_core/layer/test_documented_examples.py tests/embedding_core/serving/test_export.py
 

@@ -49,7 +49,7 @@ _PYTHONS = {
 
 PYTEST = "pytest -rPs -m 'slow or not slow'"
 SLOW = "pytest -s -m slow"
-_CORE = "-n auto --dist=loadfile --no-loadscope-reorder --lean -m 'not slow and not tfx' tests/embedding_core"
+_CORE = "-n auto --dist=worksteal -m 'not slow and not tfx' tests/embedding_core"
 
 CAMPAIGNS = {
     "contract": Campaign(
@@ -70,7 +70,7 @@ CAMPAIGNS = {
     "tasks": Campaign(
         "every kind of label from YAML to a pushed version, TFRS's tutorials, made-up leaderboards, the examples, "
         "second days, `follow`",
-        f"{SLOW} --lean tests/pipelines/test_tasks.py tests/pipelines/test_moving_from_tfrs.py tests/benchmarks "
+        f"{SLOW} tests/pipelines/test_tasks.py tests/pipelines/test_moving_from_tfrs.py tests/benchmarks "
         "tests/examples tests/pipelines/test_end_to_end.py tests/pipelines/test_follow.py tests/pipelines/shadow",
         0,
     ),

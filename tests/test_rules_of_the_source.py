@@ -170,13 +170,6 @@ def test_names_of_tests_are_at_most_60_characters():
     assert [(file, name) for file, name in names if len(name) > 60] == []
 
 
-def test_files_whose_tests_start_first_exist():
-    from tests import conftest
-
-    missing = [name for name in conftest.LONGEST_FIRST if not (ROOT / "tests" / name).is_file()]
-    assert [name for name in missing if not any(room in name.split("/") for room in ROOMS)] == []
-
-
 def test_light_files_load_no_tensorflow():
     """Checks the collection of light files; a fixture in `conftest.py` checks their tests while they run."""
     program = (

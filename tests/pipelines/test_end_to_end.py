@@ -22,7 +22,7 @@ from rich.console import Console
 from embedding_core.errors import EmbeddingError
 from pipelines.config import data_files, load_config
 
-pytestmark = pytest.mark.tfx
+pytestmark = [pytest.mark.tfx, pytest.mark.grappler]
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 TAXI = Path(__file__).parents[2] / "pipelines" / "examples" / "taxi.yaml"
