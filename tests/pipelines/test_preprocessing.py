@@ -59,33 +59,17 @@ ROWS = [
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory):
     """Analyze ROWS with Beam, and return the transform graph."""
-    metadata = dataset_metadata.DatasetMetadata(schema_utils.schema_from_feature_spec(SPEC))
-    folder = str(tmp_path_factory.mktemp("graph"))
-    options = beam.options.pipeline_options.PipelineOptions([*IN_PROCESS])
-    with tft_beam.Context(temp_dir=str(tmp_path_factory.mktemp("temp"))), beam.Pipeline(options=options) as pipeline:
-        data = pipeline | beam.Create(ROWS)
-
-        def function(inputs):
-            return preprocessing.preprocessing_fn(inputs, CONFIG)
-
-        analysed = (data, metadata) | tft_beam.AnalyzeDataset(function)
-        _ = analysed | tft_beam.WriteTransformFn(folder)
-    return tft.TFTransformOutput(folder)
+    folder = tmp_path_factory.mktemp("graph") / "graph"
+    return _write_graph(ROWS, SPEC, lambda inputs: preprocessing.preprocessing_fn(inputs, CONFIG), folder)
 
 
 def _raw(rows, columns=tuple(SPEC)):
-    def sparse(name, dtype):
-        return tf.ragged.constant([row[name] for row in rows], dtype=dtype).to_sparse()
-
-    made = {
-        "price": lambda: sparse("price", tf.float32),
-        "age": lambda: tf.constant([row["age"] for row in rows], tf.int64),
-        "same": lambda: tf.constant([row["same"] for row in rows]),
-        "bought": lambda: sparse("bought", tf.int64),
-        "weight": lambda: tf.constant([row["weight"] for row in rows]),
-        "item": lambda: sparse("item", tf.string),
-    }
-    return {name: made[name]() for name in columns}
+    made = {}
+    for name in columns:
+        dtype, values = SPEC[name].dtype, [row[name] for row in rows]
+        is_sparse = isinstance(SPEC[name], tf.io.VarLenFeature)
+        made[name] = tf.ragged.constant(values, dtype).to_sparse() if is_sparse else tf.constant(values, dtype)
+    return made
 
 
 def test_default_function_gives_float32_columns(graph):
@@ -106,120 +90,148 @@ def test_dense_is_z_score_and_missing_is_the_mean(graph):
     np.testing.assert_array_equal(outputs["same"][:, 0], np.zeros(4))
 
 
-def _analysed(values, folder, batch=100, ranges=None):
-    """Analyze one column of numbers, and return its measured range and its scaled values."""
-    spec = {"price": tf.io.FixedLenFeature([], tf.float32)}
+def _write_graph(rows, spec, function, folder, batch=None):
+    """Analyze rows with Beam, and write the transform graph, with its metadata as TFX's Transform does."""
     metadata = dataset_metadata.DatasetMetadata(schema_utils.schema_from_feature_spec(spec))
-    config = {"dense": [{"name": "price", "column": "price", "log1p": False}], "ranges": ranges or {}}
-    options = beam.options.pipeline_options.PipelineOptions([*IN_PROCESS])
     context = tft_beam.Context(temp_dir=f"{folder}-temp", desired_batch_size=batch)
-    with context, beam.Pipeline(options=options) as pipeline:
-        data = pipeline | beam.Create([{"price": value} for value in np.asarray(values, np.float32)])
-        analysed = (data, metadata) | tft_beam.AnalyzeDataset(
-            lambda inputs: preprocessing.dense_features(inputs, config)
-        )
-        _ = analysed | tft_beam.WriteTransformFn(str(folder))
-    metadata_io.write_metadata(metadata, f"{folder}/metadata")  # as TFX's Transform does
-    (measured,) = read_ranges(str(folder), ["price", "unknown"]).values()
-    output = tft.TFTransformOutput(str(folder))
-    values = np.asarray(values, np.float32)
-    return measured, output.transform_raw_features({"price": tf.constant(values)})["price"].numpy()[:, 0]
-
-
-def test_scaling_does_not_depend_on_how_beam_batches(tmp_path):
-    values = np.random.default_rng(1).normal(1e4, 1, 500).astype(np.float32)
-    (first, small), (second, large) = (_analysed(values, tmp_path / f"graph{batch}", batch) for batch in (7, 100))
-    np.testing.assert_array_equal(small, large)
-    assert first == second
-    assert first["mean"] == pytest.approx(values.mean(dtype=np.float64), rel=1e-7)
-    assert first["deviation"] == pytest.approx(values.std(dtype=np.float64), rel=1e-6)
-
-
-def test_rows_of_3e38_are_missing_values_and_keep_the_range(tmp_path):
-    values = np.random.default_rng(1).lognormal(2, 1, 500).astype(np.float32)
-    clean, expected = _analysed(values, tmp_path / "clean")
-    spoilt, scaled = _analysed([*values, 3e38, -3e38], tmp_path / "spoilt")
-    assert (spoilt["values"], spoilt["implausible"], clean["implausible"]) == (502, 2, 0)
-    assert (spoilt["mean"], spoilt["deviation"]) == (clean["mean"], clean["deviation"])
-    np.testing.assert_array_equal(scaled, [*expected, 0, 0])
-
-
-@pytest.mark.parametrize(
-    "values", [[0.1] * 50, [0.0] * 20, [3e38, 1e38, -3e38], [1e-30, -1e-32, 0.0], [0.0] * 990 + [7.0] * 10, [-5, 5e6]]
-)
-def test_range_is_exact_for_extreme_columns(tmp_path, values):
-    measured, scaled = _analysed(values, tmp_path / "graph")
-    exact = np.asarray(values, np.float32).astype(np.float64)
-    assert measured["mean"] == pytest.approx(exact.mean(), rel=1e-6)
-    assert measured["deviation"] == pytest.approx(exact.std() if len(set(values)) > 1 else 0, rel=1e-5, abs=0)
-    assert measured["implausible"] == 0
-    assert np.isfinite(scaled).all()
-
-
-def test_earlier_models_range_is_kept_for_the_same_feature_alone(tmp_path):
-    given = {"column": "price", "log1p": False, "mean": 1.5, "deviation": 0.5, "limit": 100.0}
-    values = [1.0, 2.0, 300.0]
-    kept, scaled = _analysed(values, tmp_path / "kept", ranges={"price": given})
-    assert kept == {"mean": 1.5, "deviation": 0.5, "limit": 100.0, "values": 3.0, "implausible": 1.0}
-    np.testing.assert_array_equal(scaled, [-1, 1, 0])
-    measured, _ = _analysed(values, tmp_path / "measured", ranges={"price": {**given, "log1p": True}})
-    assert measured["mean"] == 101
-
-
-def _classes(rows, folder):
-    """Analyze rows of one column of classes, and return the graph."""
-    spec = {"mood": tf.io.VarLenFeature(tf.string)}
-    metadata = dataset_metadata.DatasetMetadata(schema_utils.schema_from_feature_spec(spec))
-    label = {"name": "label", "column": "mood", "key": "label", "kind": "multiclass"}
-    with tft_beam.Context(temp_dir=f"{folder}-temp"), beam.Pipeline(argv=[*IN_PROCESS]) as pipeline:
-        data = pipeline | beam.Create([{"mood": row} for row in rows])
-        analysed = (data, metadata) | tft_beam.AnalyzeDataset(
-            lambda inputs: preprocessing.labels(inputs, {"labels": [label]})
-        )
+    with context, beam.Pipeline(argv=[*IN_PROCESS]) as pipeline:
+        analysed = (pipeline | beam.Create(rows), metadata) | tft_beam.AnalyzeDataset(function)
         _ = analysed | tft_beam.WriteTransformFn(str(folder))
     metadata_io.write_metadata(metadata, f"{folder}/metadata")
     return tft.TFTransformOutput(str(folder))
 
 
-def test_order_of_classes_does_not_depend_on_their_counts(tmp_path):
-    moods = [b"fine", b"great", b"awful", b"sad"]
-    graph = _classes([[mood] for mood in moods] + [[b"sad"]] * 5, tmp_path / "one")
-    _classes([[mood] for mood in moods[::-1]] + [[b"fine"]] * 5 + [[]], tmp_path / "two")
-    classes = read_classes(str(tmp_path / "one"), "label")
-    assert sorted(classes) == sorted(mood.decode() for mood in moods)
+DRAWN = np.random.default_rng(1).lognormal(2, 1, 500)
+EXTREME = {
+    "same": [0.1] * 50,
+    "zeros": [0.0] * 20,
+    "large": [3e38, 1e38, -3e38],
+    "small": [1e-30, -1e-32, 0.0],
+    "rare": [0.0] * 990 + [7.0] * 10,
+    "apart": [-5, 5e6],
+    "drawn": DRAWN,
+    "far": DRAWN + 1e4,
+}
+NUMBERS = {**EXTREME, "spoilt": [*DRAWN, 3e38, -3e38], "kept": [1.0, 2.0, 300.0], "other": [1.0, 2.0, 300.0]}
+NUMBERS = {name: np.asarray(values, np.float32) for name, values in NUMBERS.items()}
+EARLIER = {"log1p": False, "mean": 1.5, "deviation": 0.5, "limit": 100.0}
+RANGES = {"kept": {**EARLIER, "column": "kept"}, "other": {**EARLIER, "column": "other", "log1p": True}}
+
+
+def _analysed(folder, batch):
+    """Analyze NUMBERS, of which short columns lack values; return the measured range and the scaled values of each."""
+    spec = {name: tf.io.VarLenFeature(tf.float32) for name in NUMBERS}
+    rows = [{name: values[at : at + 1].tolist() for name, values in NUMBERS.items()} for at in range(1000)]
+    config = {"dense": [{"name": name, "column": name, "log1p": False} for name in NUMBERS], "ranges": RANGES}
+    graph = _write_graph(rows, spec, lambda inputs: preprocessing.dense_features(inputs, config), folder, batch)
+    measured = read_ranges(str(folder), [*NUMBERS, "unknown"])
+    assert measured.keys() == NUMBERS.keys()
+    given = {name: tf.ragged.constant([row[name] for row in rows], tf.float32).to_sparse() for name in NUMBERS}
+    scaled = graph.transform_raw_features(given)
+    return {name: (measured[name], scaled[name].numpy()[: len(NUMBERS[name]), 0]) for name in NUMBERS}
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory):
+    return _analysed(tmp_path_factory.mktemp("numbers") / "graph", 100)
+
+
+def test_scaling_does_not_depend_on_how_beam_batches(numbers, tmp_path):
+    for name, (measured, scaled) in _analysed(tmp_path / "graph", 7).items():
+        assert measured == numbers[name][0]
+        np.testing.assert_array_equal(scaled, numbers[name][1])
+
+
+def test_rows_of_3e38_are_missing_values_and_keep_the_range(numbers):
+    (clean, expected), (spoilt, scaled) = numbers["drawn"], numbers["spoilt"]
+    assert (spoilt["values"], spoilt["implausible"], clean["implausible"]) == (502, 2, 0)
+    assert (spoilt["mean"], spoilt["deviation"]) == (clean["mean"], clean["deviation"])
+    np.testing.assert_array_equal(scaled, [*expected, 0, 0])
+
+
+@pytest.mark.parametrize("name", EXTREME)
+def test_range_is_exact_for_extreme_columns(numbers, name):
+    measured, scaled = numbers[name]
+    exact = NUMBERS[name].astype(np.float64)
+    assert measured["mean"] == pytest.approx(exact.mean(), rel=1e-6)
+    assert measured["deviation"] == pytest.approx(exact.std() if len(set(exact)) > 1 else 0, rel=1e-5, abs=0)
+    assert measured["implausible"] == 0
+    assert np.isfinite(scaled).all()
+
+
+def test_earlier_models_range_is_kept_for_the_same_feature_alone(numbers):
+    kept, scaled = numbers["kept"]
+    assert kept == {"mean": 1.5, "deviation": 0.5, "limit": 100.0, "values": 3.0, "implausible": 1.0}
+    np.testing.assert_array_equal(scaled, [-1, 1, 0])
+    assert numbers["other"][0]["mean"] == 101
+
+
+def _classes(rows, folder):
+    """Analyze rows of one column of classes, and return the graph."""
+    labels = {"labels": [{"name": "label", "column": "mood", "key": "label", "kind": "multiclass"}]}
+    rows, spec = [{"mood": row} for row in rows], {"mood": tf.io.VarLenFeature(tf.string)}
+    return _write_graph(rows, spec, lambda inputs: preprocessing.labels(inputs, labels), folder)
+
+
+MOODS = [b"fine", b"great", b"awful", b"sad"]
+
+
+@pytest.fixture(scope="module")
+def moods(tmp_path_factory):
+    """Return the folder of the graph of rows with MOODS."""
+    folder = tmp_path_factory.mktemp("moods") / "graph"
+    _classes([[mood] for mood in MOODS] + [[b"sad"]] * 5, folder)
+    return folder
+
+
+def _ids(folder, *values):
+    """Return the ids of moods; a row may lack its mood."""
+    raw = {"mood": tf.ragged.constant([[value] if value else [] for value in values]).to_sparse()}
+    return open_transform_graph(str(folder), ["label"]).outputs(raw)["label"].numpy()[:, 0]
+
+
+def _with_classes(moods, folder, classes):
+    """Copy the graph, with other classes in its asset."""
+    shutil.copytree(moods, folder, dirs_exist_ok=True)
+    (asset,) = (folder / "transform_fn" / "assets").iterdir()
+    asset.write_bytes(classes)
+
+
+def test_order_of_classes_does_not_depend_on_their_counts(moods, tmp_path):
+    _classes([[mood] for mood in MOODS[::-1]] + [[b"fine"]] * 5 + [[]], tmp_path / "two")
+    classes = read_classes(str(moods), "label")
+    assert sorted(classes) == sorted(mood.decode() for mood in MOODS)
     assert read_classes(str(tmp_path / "two"), "label") == classes
-    given = tf.ragged.constant([[classes[2].encode()], [], [b"unheard"], [classes[0].encode()]]).to_sparse()
-    found = graph.transform_raw_features({"mood": given})["label"]
-    np.testing.assert_array_equal(found, [[2.0], [math.nan], [math.nan], [0.0]])
+    found = _ids(moods, classes[2].encode(), None, b"unheard", classes[0].encode())
+    np.testing.assert_array_equal(found, [2.0, math.nan, math.nan, 0.0])
 
 
-def test_label_of_one_class_or_without_classes_is_refused(tmp_path):
-    _classes([[b"same"]], tmp_path / "graph")
+def test_label_of_one_class_or_without_classes_is_refused(moods, tmp_path):
+    _with_classes(moods, tmp_path, b"same\n")
     with pytest.raises(DataError, match=r"'label' has 1 classes \('same'\) in the train split: .* has 2 to 10,000"):
-        read_classes(str(tmp_path / "graph"), "label")
+        read_classes(str(tmp_path), "label")
     with pytest.raises(DataError, match="no classes of the label 'mood': compute its ids with"):
-        read_classes(str(tmp_path / "graph"), "mood")
+        read_classes(str(tmp_path), "mood")
+
+
+def test_another_asset_under_the_same_address_is_read(moods, tmp_path):
+    for classes in (b"fine\nsad\n", b"sad\nfine\n"):
+        _with_classes(moods, tmp_path, classes)
+        assert _ids(tmp_path, *classes.split()).tolist() == [0.0, 1.0]
 
 
 def test_another_graph_at_the_same_address_has_its_own_columns(tmp_path):
     spec = {name: tf.io.FixedLenFeature([], tf.float32) for name in ("first", "second")}
-    metadata = dataset_metadata.DatasetMetadata(schema_utils.schema_from_feature_spec(spec))
     folder = tmp_path / "graph"
     for column in spec:
         shutil.rmtree(folder, ignore_errors=True)
-        with tft_beam.Context(temp_dir=str(tmp_path / "temp")), beam.Pipeline(argv=[*IN_PROCESS]) as pipeline:
-            data = pipeline | beam.Create([{"first": 1.0, "second": 2.0}])
-            analysed = (data, metadata) | tft_beam.AnalyzeDataset(lambda row, column=column: {"y": row[column] * 2})
-            _ = analysed | tft_beam.WriteTransformFn(str(folder))
-        metadata_io.write_metadata(metadata, f"{folder}/metadata")
+        _write_graph([dict.fromkeys(spec, 1.0)], spec, lambda row, column=column: {"y": row[column] * 2}, folder)
         assert list(open_transform_graph(str(folder), ["y"]).spec) == [column]
 
 
 def test_columns_of_an_output_are_those_that_tft_needs_for_it(graph):
     """Compare with the definition, which traces the graph once per column, without that column: quadratic time."""
     uri = os.path.dirname(graph.transform_savedmodel_dir)
-    metadata = dataset_metadata.DatasetMetadata(schema_utils.schema_from_feature_spec(SPEC))
-    metadata_io.write_metadata(metadata, f"{uri}/metadata")
     layer, spec = graph.transform_features_layer(), graph.raw_feature_spec()
     needed = {name: set() for name in graph.transformed_feature_spec()}
     for column in spec:
@@ -230,6 +242,11 @@ def test_columns_of_an_output_are_those_that_tft_needs_for_it(graph):
             needed[name].add(column)
     assert {name: set(open_transform_graph(uri, [name]).spec) for name in needed} == needed
     assert any(needed.values())
+
+
+def test_output_that_the_function_does_not_return_is_named(graph):
+    with pytest.raises(DataError, match=r"Transform has no output 'no_such', it has .*'log_price'"):
+        open_transform_graph(os.path.dirname(graph.transform_savedmodel_dir), ["no_such"])
 
 
 def test_label_and_weight_are_passed_on(graph):
@@ -258,17 +275,16 @@ def test_label_alone_needs_no_dense_feature():
     assert outputs["label"].numpy().tolist() == [[1.0], [0.0]]
 
 
-@pytest.mark.parametrize("value", [2.0, 0.5, -1.0, math.nan])
-def test_label_that_is_not_0_or_1_is_an_error(value):
-    with pytest.raises(tf.errors.InvalidArgumentError, match="`y`: a row has none, or one that is not 0 or 1"):
-        preprocessing.checked_label(tf.constant([[value]]), "y")
-
-
 @pytest.mark.parametrize(
     ("kind", "value", "words"),
-    [("regression", math.inf, "finite"), ("regression", math.nan, "finite"), ("count", -1.0, "at least 0")],
+    [
+        *[("binary", value, "0 or 1") for value in (2.0, 0.5, -1.0, math.nan)],
+        ("regression", math.inf, "finite"),
+        ("regression", math.nan, "finite"),
+        ("count", -1.0, "at least 0"),
+    ],
 )
-def test_label_that_is_not_such_a_number_is_an_error(kind, value, words):
+def test_label_that_is_not_of_its_kind_is_an_error(kind, value, words):
     with pytest.raises(tf.errors.InvalidArgumentError, match=f"`y`: a row has none, or one that is not .*{words}"):
         preprocessing.checked_label(tf.constant([[value]]), "y", kind)
 
@@ -330,13 +346,3 @@ def test_taxi_label_and_cells_follow_the_task():
     assert outputs["big_tip"].numpy().tolist() == [[1.0], [0.0]]
     assert outputs["pickup_cell"].numpy().tolist() == [[b"41.99,-87.80"], [b"41.00,-87.00"]]
     assert outputs["dropoff_cell"].numpy().tolist() == [[b""], [b"1.00,1.00"]]
-
-
-def test_another_asset_under_the_same_address_is_read(tmp_path):
-    _classes([[b"fine"], [b"sad"]], tmp_path)
-    raw, found = {"mood": tf.ragged.constant([[b"sad"], [b"fine"]]).to_sparse()}, []
-    (asset,) = (tmp_path / "transform_fn" / "assets").iterdir()
-    for order in (b"fine\nsad\n", b"sad\nfine\n"):
-        asset.write_bytes(order)
-        found.append(open_transform_graph(str(tmp_path), ["label"]).outputs(raw)["label"].numpy().tolist())
-    assert found == [[[1.0], [0.0]], [[0.0], [1.0]]]

@@ -11,21 +11,17 @@ Every run extends the vocabularies of the run before and starts from its rows, s
   Adagrad in the other).
 """
 
-from __future__ import annotations
-
 import csv
 import itertools
 import shutil
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from benchmarks.warm_runs import train_once, vocabularies_of, write_examples
-from embedding_core.vocabulary import Vocabulary
-from examples.online_retail.prepare_data import Purchase, distinct, prepare
+from examples.online_retail.prepare_data import distinct, prepare
 from pipelines.config import PipelineConfig, config_from_mapping, load_config
 
 RETAIL = Path(__file__).parents[3] / "examples" / "online_retail" / "daily_runs.yaml"
@@ -47,7 +43,7 @@ class Chain(NamedTuple):
     days: list[tuple[str, pa.Table]]
 
 
-def retail_chain(folder: Path, purchases: list[Purchase], first_month: str, month: str) -> Chain:
+def retail_chain(folder, purchases, first_month, month):
     """Return the chain of a month of Online Retail, after a first run on `first_month`."""
     following = min(one.date[:10] for one in purchases if one.date[:7] > month)
     known = [one for one in purchases if first_month <= one.date[:7] and one.date[:10] <= following]
@@ -60,17 +56,14 @@ def retail_chain(folder: Path, purchases: list[Purchase], first_month: str, mont
     return Chain(name, load_config(RETAIL, [f"data={{path: {data}, format: tfrecord}}"]), tables)
 
 
-def taxi_chain(folder: Path, runs: int | None = None) -> Chain:
+def taxi_chain(folder):
     """Return the chain of the taxi trips, in the order of time."""
     import importlib.util
 
-    package = importlib.util.find_spec("tfx")
-    assert package is not None
-    assert package.origin is not None
-    path = Path(package.origin).parent / "examples/chicago_taxi_pipeline/data/simple/data.csv"
+    path = Path(importlib.util.find_spec("tfx").origin).parent / "examples/chicago_taxi_pipeline/data/simple/data.csv"
     with path.open(encoding="utf-8") as file:
         trips = sorted(csv.DictReader(file), key=lambda row: int(row["trip_start_timestamp"]))
-    columns: dict[str, list[Any]] = {name: [trip[name] for trip in trips] for name in _TAXI_COLUMNS}
+    columns = {name: [trip[name] for trip in trips] for name in _TAXI_COLUMNS}
     columns["label"] = [int(float(trip["tips"] or 0) > 0.2 * float(trip["fare"] or 0)) for trip in trips]
     table = pa.table(columns)
     starts = [0, *range(_TAXI_FIRST, len(trips), _TAXI_LATER)]
@@ -79,11 +72,10 @@ def taxi_chain(folder: Path, runs: int | None = None) -> Chain:
     features = [{"name": name, **areas.get(name, {})} for name in _TAXI_COLUMNS]
     training = {"epochs": 8, "batch_size": 256, "early_stopping": None}
     tables = {areas.get(name, {"vocabulary": name})["vocabulary"]: {"dim": 16} for name in _TAXI_COLUMNS}
-    kept = parts[: None if runs is None else runs + 1]
-    return Chain("taxi", _config(_write_days(folder / "taxi", kept), features, tables, training), kept)
+    return Chain("taxi", _config(_write_days(folder / "taxi", parts), features, tables, training), parts)
 
 
-def made_up_chain(folder: Path, seed: int = 1, runs: int = 10) -> Chain:
+def made_up_chain(folder, seed=1, runs=10):
     """Return a chain of drawn rows: 500 items, of which a tenth changes from day to day, and 400 users."""
     chance = np.random.default_rng(seed)
     users, items = chance.normal(size=(400, 4)), chance.normal(size=(500 + 50 * runs, 4))
@@ -105,7 +97,7 @@ def made_up_chain(folder: Path, seed: int = 1, runs: int = 10) -> Chain:
     return Chain(name, _config(_write_days(folder / name, days), features, tables, training), days)
 
 
-def _write_days(folder: Path, days: list[tuple[str, pa.Table]]) -> Path:
+def _write_days(folder, days):
     """Write the rows of each day as tf.Examples, unless they are written; return the pattern of the files."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in days:
@@ -114,22 +106,21 @@ def _write_days(folder: Path, days: list[tuple[str, pa.Table]]) -> Path:
     return folder.absolute() / "*.tfrecord"
 
 
-def _config(data: Path, features: list[Any], tables: Mapping[str, Any], training: Mapping[str, Any]) -> PipelineConfig:
+def _config(data, features, tables, training):
     given = {
         "name": "chain",
         "data": {"path": str(data), "format": "tfrecord"},
         "label": "label",
         "features": {"categorical": features},
-        "tables": dict(tables),
-        "training": dict(training),
+        "tables": tables,
+        "training": training,
     }
     return config_from_mapping(given)
 
 
-def trained(chain: Chain, folder: Path) -> Iterator[tuple[str, Path]]:
+def trained(chain, folder):
     """Train the runs of a chain in order; yield the name and the checkpoint of each. Finished runs are kept."""
-    earlier: Path | None = None
-    vocabularies: dict[str, Vocabulary] | None = None
+    earlier = vocabularies = None
     for name, rows in chain.days:
         work = folder / chain.name / name
         vocabularies = vocabularies_of(chain.config, rows, vocabularies)

@@ -1,10 +1,7 @@
 """Judges checkpoints as TableHealth does, healthy and with planted sicknesses, and tabulates what was found."""
 
-from __future__ import annotations
-
 import itertools
 import tempfile
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +9,6 @@ from embedding_core.checkpoint.summary import name_of_row
 from embedding_core.checkpoint.table_health import CheckpointTables, measure_checkpoint
 from embedding_core.health import Finding, Health, judge_table
 from pipelines.pipeline.component_inputs import drawn_features
-from tests.pipelines.health.chains import Chain
 from tests.pipelines.health.planted_sicknesses import SICKNESSES, planted
 
 OLDER = 4
@@ -37,13 +33,13 @@ class Result(NamedTuple):
     findings: tuple[Finding, ...]
 
     @property
-    def is_right(self) -> bool:
+    def is_right(self):
         """Whether exactly sick tables were found."""
         named = {finding.table for finding in self.findings}
         return bool(named) == bool(self.sick) and named <= self.sick
 
 
-def judged(now: Path, base: Path, chain: Chain) -> tuple[Finding, ...]:
+def judged(now, base, chain):
     """Judge a checkpoint against its base."""
     tables, health = CheckpointTables(now), chain.config.health or Health()
     measured = measure_checkpoint(tables, CheckpointTables(base), drawn=drawn_features(chain.config))
@@ -56,13 +52,13 @@ def judged(now: Path, base: Path, chain: Chain) -> tuple[Finding, ...]:
     )
 
 
-def healthy(chain: Chain, line: Sequence[tuple[str, Path]]) -> Iterator[Result]:
+def healthy(chain, line):
     """Judge every run of a chain but the first."""
     for (_, base), (name, now) in itertools.pairwise(line):
         yield Result(chain.name, name, "", "", frozenset(), judged(now, base, chain))
 
 
-def sick(chain: Chain, line: Sequence[tuple[str, Path]], runs: Sequence[int]) -> Iterator[Result]:
+def sick(chain, line, runs):
     """Plant every sickness into every table of some runs, and judge the result."""
     for at in runs:
         name, now = line[at]
@@ -74,7 +70,7 @@ def sick(chain: Chain, line: Sequence[tuple[str, Path]], runs: Sequence[int]) ->
                 yield Result(chain.name, name, sickness, table, frozenset(tables), judged(made, base, chain))
 
 
-def table_of(results: Sequence[Result]) -> str:
+def table_of(results):
     """Return the results as Markdown, a row per chain: healthy runs and those refused, then found and planted."""
     chains = dict.fromkeys(result.chain for result in results)
     lines = ["| runs | healthy runs | refused | planted sicknesses | found |", "|---|---|---|---|---|"]

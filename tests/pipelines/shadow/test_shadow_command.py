@@ -1,7 +1,6 @@
 """The command `shadow`: its outcome, its page and its errors."""
 
 import json
-import subprocess
 import sys
 
 import pytest
@@ -39,15 +38,21 @@ def arguments(folder, *more):
     return "shadow", folder / "old", folder / "new", folder / "log.gz", *more
 
 
-def test_command_process_fails_by_a_bound_and_writes_its_page(folder, tmp_path):
+def test_missed_bound_of_the_configuration_is_on_the_page(folder, tmp_path, capsys):
+    (tmp_path / "rows.csv").write_text("item,bought\na,1\n")
+    text = "data: rows.csv\nlabel: bought\nfeatures: {categorical: [item]}\n"
+    (tmp_path / "my.yaml").write_text(text)
+    given = arguments(folder, "--config", tmp_path / "my.yaml", "--set", "slices=[country]", "--public", "country")
+    assert exit_code(*given) == 1
+    assert "has no section `shadow`" in capsys.readouterr().err
+    section = f"shadow: {{requests: {folder / 'log.gz'}, outputs: {{score: {{max: 0.5}}}}}}\n"
+    (tmp_path / "my.yaml").write_text(text + section)
     out = tmp_path / "out"
-    options = ("--set", "outputs.score.max=0.5", "--set", "slices=[country]", "--public", "country", "--out", str(out))
-    command = [sys.executable, "-m", "pipelines.commands.cli", *map(str, arguments(folder, *options))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == FINDINGS, done.stderr
-    assert "4 requests; both versions answered 7 rows" in done.stdout
-    assert "MISSED: max difference of priced/score 1, at most 0.5" in done.stdout
-    assert "met: max difference of serving_default/score 0" in done.stdout
+    assert exit_code(*given, "--out", out) == FINDINGS
+    shown = capsys.readouterr().out
+    assert "4 requests; both versions answered 7 rows" in shown
+    assert "MISSED: max difference of priced/score 1, at most 0.5" in shown
+    assert "met: max difference of serving_default/score 0" in shown
     report = json.loads((out / "shadow.json").read_text())
     assert not report["passed"]
     assert {one["value"] for one in report["slices"]} == {"<b>fr</b>", "de", "(missing)"}
@@ -86,15 +91,3 @@ def test_wrong_version_or_log_is_an_error_before_anything_runs(folder, capsys):
     assert "has no 'saved_model.pb': give the folder of one version" in capsys.readouterr().err
     assert exit_code("shadow", folder / "old", folder / "new", folder / "none") == 1
     assert "and the file does not exist: give a request log" in capsys.readouterr().err
-
-
-def test_bounds_come_from_the_section_of_a_configuration(folder, tmp_path, capsys):
-    (tmp_path / "rows.csv").write_text("item,bought\na,1\n")
-    text = "data: rows.csv\nlabel: bought\nfeatures: {categorical: [item]}\n"
-    (tmp_path / "my.yaml").write_text(text)
-    assert exit_code(*arguments(folder, "--config", tmp_path / "my.yaml")) == 1
-    assert "has no section `shadow`" in capsys.readouterr().err
-    section = f"shadow: {{requests: {folder / 'log.gz'}, outputs: {{score: {{mean: 0.1}}}}}}\n"
-    (tmp_path / "my.yaml").write_text(text + section)
-    assert exit_code(*arguments(folder, "--config", tmp_path / "my.yaml")) == FINDINGS
-    assert "mean difference of priced/score: 1" in capsys.readouterr().out
