@@ -172,12 +172,15 @@ def test_callers_configuration_is_never_changed():
     assert table.optimizer is None
 
 
-@pytest.mark.parametrize("kind", ["callable", "schedule"])
+@pytest.mark.parametrize("kind", ["callable", "callable with a default", "schedule"])
 def test_learning_rates_are_evaluated_every_step(kind):
     number = tf.Variable(0.0)
-    schedule = tf.keras.optimizers.schedules.PiecewiseConstantDecay([0], [1.0, 0.5])
-    rate = schedule if kind == "schedule" else lambda: 1.0 - 0.5 * number
-    strategy, embedding = embedding_on(optimizer=SGD(learning_rate=rate))
+    rates = {
+        "callable": lambda: 1.0 - 0.5 * number,
+        "callable with a default": lambda slope=0.5: 1.0 - slope * number,
+        "schedule": tf.keras.optimizers.schedules.PiecewiseConstantDecay([0], [1.0, 0.5]),
+    }
+    strategy, embedding = embedding_on(optimizer=SGD(learning_rate=rates[kind]))
     step, found = train_on(strategy, embedding), [table_of(embedding)[0, 0]]
     for _ in range(2):
         step(IDS)

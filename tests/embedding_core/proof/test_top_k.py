@@ -38,7 +38,11 @@ def filtered():
     return answers_with(filters, QUERIES, CANDIDATES, K), rows, outputs(rows, scores)
 
 
-@pytest.mark.parametrize("make", [searched, filtered])
+def of_few_candidates():
+    return searched(CANDIDATES[:5])
+
+
+@pytest.mark.parametrize("make", [searched, filtered, of_few_candidates])
 def test_right_answers_pass(make):
     report, recall = compared(*make())
     assert report.passed

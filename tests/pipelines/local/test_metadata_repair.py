@@ -24,8 +24,8 @@ class Pipeline:
         kind = store.put_context_type(mlmd.ContextType(name="pipeline"))
         (self.context,) = store.put_contexts([mlmd.Context(type_id=kind, name=name)])
 
-    def start(self):
-        (found,) = self.store.put_executions([STATE(type_id=self.execution_type, last_known_state=STATE.RUNNING)])
+    def start(self, state=STATE.RUNNING):
+        (found,) = self.store.put_executions([STATE(type_id=self.execution_type, last_known_state=state)])
         self.store.put_attributions_and_associations(
             [], [mlmd.Association(execution_id=found, context_id=self.context)]
         )
@@ -75,9 +75,10 @@ def pipeline(store, tmp_path):
     return Pipeline(store, tmp_path / "root", "demo")
 
 
-def test_execution_of_dead_run_is_closed_and_half_output_removed(pipeline):
+@pytest.mark.parametrize("state", [STATE.NEW, STATE.RUNNING])
+def test_execution_of_dead_run_is_closed_and_half_output_removed(pipeline, state):
     artifact, whole = pipeline.output()
-    stale, half = pipeline.start()
+    stale, half = pipeline.start(state)
     assert pipeline.repair().lost == ()
     assert not half.exists()
     assert (whole / "part").read_text() == "whole"

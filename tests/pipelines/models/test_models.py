@@ -142,6 +142,10 @@ def test_only_filled_positions_count():
     np.testing.assert_allclose(last, [SEQUENCE[0, 1], np.zeros(4), SEQUENCE[2, 0]])
 
 
+def test_length_above_that_of_the_sequence_counts_as_its_length():
+    np.testing.assert_array_equal(LastPosition()([SEQUENCE, LENGTHS + 2.0]), SEQUENCE[:, 1])
+
+
 def test_a_history_is_weighed_by_the_target():
     layer, target = TargetAttention([3]), tf.random.stateless_normal([3, 4], [2, 2])
     found = layer([SEQUENCE, LENGTHS, target]).numpy()

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import components
-from pipelines.pipeline.fingerprint import digest_of_files, loaded_files
+from pipelines.config import load_config
+from pipelines.pipeline.fingerprint import code_fingerprint, digest_of_files, loaded_files
 
 ROOT = Path(components.__file__).parents[1]
 OURS = ("components", "embedding_core", "pipelines")
@@ -24,6 +25,18 @@ def test_digest_follows_the_contents_and_not_the_place(tmp_path):
     assert digest_of_files([str(places[0])]) == digest_of_files([str(places[1])])
     places[1].write_text("x = 2\n")
     assert digest_of_files([str(places[0])]) != digest_of_files([str(places[1])])
+
+
+@pytest.mark.light
+@pytest.mark.parametrize("key", ["preprocessing_fn", "model.run_fn"])
+def test_edit_of_the_users_module_changes_the_digest(tmp_path, key):
+    (tmp_path / "rows.csv").write_text("item,label\na,1\n")
+    (tmp_path / "my.yaml").write_text("data: rows.csv\nlabel: label\nfeatures: {categorical: [item]}\n")
+    module, digests = f"edited_{key.rpartition('.')[2]}", []
+    for edit in ("", "# edited\n"):
+        (tmp_path / f"{module}.py").write_text(f"def function(arguments):\n    pass\n{edit}")
+        digests.append(code_fingerprint(load_config(tmp_path / "my.yaml", [f"{key}={module}.function"]), "trainer"))
+    assert digests[0] != digests[1]
 
 
 @pytest.mark.light

@@ -62,6 +62,15 @@ def test_part_of_one_class_leaves_the_default_strength():
     assert baselines._regression(train).C == 1.0
 
 
+def test_weights_count_in_the_scores_as_by_sklearn():
+    scored = dataclasses.replace(rows(200, 20, 1), weight=np.random.default_rng(4).random(200))
+    predicted = np.random.default_rng(5).random(200)
+    metrics = baselines._score("", predicted, scored).metrics
+    weighted = {"sample_weight": scored.weight}
+    assert metrics["AUC"] == pytest.approx(sklearn.metrics.roc_auc_score(scored.label, predicted, **weighted))
+    assert metrics["log loss"] == pytest.approx(sklearn.metrics.log_loss(scored.label, predicted, **weighted))
+
+
 def test_rows_without_weight_have_no_metrics_and_choose_nothing():
     train = rows(100, 20, 1)
     weightless = dataclasses.replace(train, weight=np.zeros_like(train.weight))
