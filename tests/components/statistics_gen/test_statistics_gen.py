@@ -1,8 +1,8 @@
 """Statistics of a sample against TFX's of all rows: the values that schemas, anomalies and reports use are equal."""
 
 import csv
+import functools
 import json
-import pathlib
 
 import numpy as np
 import pytest
@@ -13,9 +13,10 @@ from components.example_gen.component import ExampleGen
 from components.example_gen.settings import Settings
 from components.statistics_gen.executor import Executor
 from pipelines.pipeline.run_target import IN_PROCESS
+from support.artifacts import artifact, examples_at
 
 pytestmark = pytest.mark.tfx
-ROWS = 3000
+ROWS = 1500
 BEAM = BaseBeamExecutor.Context(beam_pipeline_args=[*IN_PROCESS])
 
 
@@ -36,25 +37,27 @@ def examples(tmp_path_factory):
     tokens = dict.fromkeys(("shop", "same", "rare", "tokenless"), "token")
     columns = {**tokens, **dict.fromkeys(("price", "label", "empty"), "float")}
     component = ExampleGen(str(folder / "data"), "*.csv", "csv", Settings(columns=columns, allow_empty=True))
-    artifact = standard_artifacts.Examples()
-    artifact.uri = str(folder / "examples")
-    executor = component.executor_spec.executor_class(BEAM)
-    executor.Do({}, {"examples": [artifact]}, component.exec_properties)
-    return artifact
+    made = artifact(standard_artifacts.Examples, folder / "examples")
+    component.executor_spec.executor_class(BEAM).Do({}, {"examples": [made]}, component.exec_properties)
+    return made
 
 
 def compute(examples, folder, sample_rows):
-    artifact = standard_artifacts.ExampleStatistics()
-    artifact.uri = str(folder)
-    given = {"sample_rows": sample_rows}
-    Executor(BEAM).Do({"examples": [examples]}, {"statistics": [artifact]}, given)
-    return artifact
+    statistics = artifact(standard_artifacts.ExampleStatistics, folder, made=False)
+    Executor(BEAM).Do({"examples": [examples]}, {"statistics": [statistics]}, {"sample_rows": sample_rows})
+    return statistics
 
 
-def features(artifact, split):
+@pytest.fixture(scope="module")
+def statistics(examples, tmp_path_factory):
+    """Return a function that computes the statistics of a sample of so many rows, once; 0 means all, by TFX's code."""
+    return functools.cache(lambda rows: compute(examples, tmp_path_factory.mktemp("statistics"), rows))
+
+
+def features(made, split):
     from tensorflow_metadata.proto.v0 import statistics_pb2
 
-    path = f"{artifact.uri}/Split-{split}/FeatureStats.pb"
+    path = f"{made.uri}/Split-{split}/FeatureStats.pb"
     with open(path, "rb") as file:
         (dataset,) = statistics_pb2.DatasetFeatureStatisticsList.FromString(file.read()).datasets
     return dataset, {feature.path.step[0]: feature for feature in dataset.features}
@@ -72,10 +75,9 @@ def decisive(feature):
 
 
 @pytest.mark.parametrize("sample_rows", [100, ROWS])
-def test_what_decides_is_that_of_all_rows(examples, tmp_path, sample_rows):
-    exact, sampled = compute(examples, tmp_path / "exact", 0), compute(examples, tmp_path / "sample", sample_rows)
+def test_what_decides_is_that_of_all_rows(statistics, sample_rows):
     for split in ("train", "eval"):
-        (one, expected), (two, found) = features(exact, split), features(sampled, split)
+        (one, expected), (two, found) = features(statistics(0), split), features(statistics(sample_rows), split)
         assert two.num_examples == one.num_examples
         known = {name for name, feature in expected.items() if decisive(feature)[2][1]}
         assert known <= {*found}
@@ -83,30 +85,21 @@ def test_what_decides_is_that_of_all_rows(examples, tmp_path, sample_rows):
             assert decisive(found[name]) == decisive(expected[name]), (split, name)
 
 
-def test_sample_is_smaller_and_says_so(examples, tmp_path):
-    artifact = compute(examples, tmp_path / "sample", 100)
-    _, found = features(artifact, "train")
+def test_sample_is_smaller_and_says_so(statistics):
+    _, found = features(statistics(100), "train")
     counted = sum(one.sample_count for one in found["shop"].string_stats.rank_histogram.buckets)
     assert 100 <= counted < 300
-    rate = artifact.get_json_value_custom_property("sample_rate_by_split")
+    rate = statistics(100).get_json_value_custom_property("sample_rate_by_split")
     assert 0 < json.loads(rate)["train"] < 0.2
 
 
-def test_statistics_of_a_sample_are_the_same_bytes_each_time(examples, tmp_path):
-    folders = [pathlib.Path(compute(examples, tmp_path / name, 100).uri) for name in "ab"]
-    one, two = ((folder / "Split-eval" / "FeatureStats.pb").read_bytes() for folder in folders)
-    assert one == two
-
-
 @pytest.mark.parametrize("sample_rows", [0, 100])
-def test_tfxs_schema_gen_and_example_validator_read_them(examples, tmp_path, sample_rows):
+def test_tfxs_schema_gen_and_example_validator_read_them(statistics, sample_rows):
     import tensorflow_data_validation as tfdv
     from tensorflow_metadata.proto.v0 import schema_pb2
 
-    artifact = compute(examples, tmp_path / "statistics", sample_rows)
-    train, held_out = (
-        tfdv.load_stats_binary(f"{artifact.uri}/Split-{one}/FeatureStats.pb") for one in ("train", "eval")
-    )
+    folder = statistics(sample_rows).uri
+    train, held_out = (tfdv.load_stats_binary(f"{folder}/Split-{one}/FeatureStats.pb") for one in ("train", "eval"))
     schema = tfdv.infer_schema(train, infer_feature_shape=False)
     schema = tfdv.update_schema(schema, held_out)
     kinds = {feature.name: schema_pb2.FeatureType.Name(feature.type) for feature in schema.feature}
@@ -116,10 +109,6 @@ def test_tfxs_schema_gen_and_example_validator_read_them(examples, tmp_path, sam
 
 
 def test_all_rows_of_another_example_gen_are_in_the_statistics(examples, tmp_path):
-    other = standard_artifacts.Examples()
-    other.uri = examples.uri
-    other.split_names = examples.split_names
-    for name in ("payload_format", "file_format"):
-        other.set_string_custom_property(name, examples.get_string_custom_property(name))
+    other = examples_at(examples.uri)
     dataset, found = features(compute(other, tmp_path, 100), "train")
     assert sum(one.sample_count for one in found["shop"].string_stats.rank_histogram.buckets) == dataset.num_examples

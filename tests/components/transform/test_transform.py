@@ -9,7 +9,7 @@ import tensorflow as tf
 import tf_keras
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
-from tfx.types import artifact_utils, standard_artifacts
+from tfx.types import standard_artifacts
 
 from components.artifacts import EmbeddingCheckpoint
 from components.component_spec import DATA_FACT
@@ -17,31 +17,19 @@ from components.transform.executor import Executor
 from components.transform_graph import read_ranges
 from embedding_core.checkpoint.dense import write_dense
 from embedding_core.errors import CheckpointError
+from support.artifacts import artifact, examples_at, write_split
+from support.tf_examples import write_rows
 
 pytestmark = pytest.mark.tfx
 
 BASE = {"column": "price", "log1p": False, "mean": 1.5, "deviation": 0.5, "limit": 1023.0, "values": 9.0}
 
 
-def artifact(cls, folder):
-    made = cls()
-    made.uri = str(folder)
-    os.makedirs(folder)
-    return made
-
-
 @pytest.fixture
 def inputs(tmp_path):
     """Return examples of two numeric columns, their schema, and a base checkpoint with the range of one column."""
-    examples = artifact(standard_artifacts.Examples, tmp_path / "examples")
-    examples.split_names = artifact_utils.encode_split_names(["train", "eval"])
     for split in ("train", "eval"):
-        os.makedirs(f"{examples.uri}/Split-{split}")
-        with tf.io.TFRecordWriter(f"{examples.uri}/Split-{split}/data-00000-of-00001.gz", "GZIP") as writer:
-            for value in (1.0, 2.0, 6.0):
-                number = tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
-                features = tf.train.Features(feature={"price": number, "size": number})
-                writer.write(tf.train.Example(features=features).SerializeToString())
+        write_split(tmp_path / "examples", [{"price": value, "size": value} for value in (1.0, 2.0, 6.0)], split)
     schema = artifact(standard_artifacts.Schema, tmp_path / "schema")
     columns = [schema_pb2.Feature(name=name, type=schema_pb2.FLOAT) for name in ("price", "size")]
     (tmp_path / "schema" / "schema.pbtxt").write_text(text_format.MessageToString(schema_pb2.Schema(feature=columns)))
@@ -51,19 +39,16 @@ def inputs(tmp_path):
     optimizer.build(model.trainable_variables)
     ranges = {"price": {**BASE, "implausible": 0.0}}
     write_dense(f"{base.uri}/dense", model, optimizer, name="adam", inputs={}, ranges=ranges)
-    return {"examples": [examples], "schema": [schema], "base_checkpoint": [base]}
+    return {"examples": [examples_at(tmp_path / "examples")], "schema": [schema], "base_checkpoint": [base]}
 
 
 def transformed(inputs, folder):
     """Run the executor; return the ranges in the graph that it writes."""
     dense = [{"name": name, "column": name, "log1p": False} for name in ("price", "size")]
     config = {"dense": dense, "labels": [], "sample_weight_column": None}
-    properties = {
-        "preprocessing_fn": "pipelines.preprocessing.preprocessing_fn",
-        "custom_config": json.dumps(config),
-    }
-    graph = standard_artifacts.TransformGraph()
-    graph.uri = str(folder)
+    function = "pipelines.preprocessing.preprocessing_fn"
+    properties = {"preprocessing_fn": function, "custom_config": json.dumps(config)}
+    graph = artifact(standard_artifacts.TransformGraph, folder, made=False)
     Executor().Do(inputs, {"transform_graph": [graph]}, properties)
     assert os.path.exists(f"{graph.uri}.lineage.json")
     return read_ranges(graph.uri, ["price", "size"])
@@ -93,17 +78,19 @@ def nothing_analysed(inputs):
     return {"double": tf.reshape(tf.sparse.to_dense(inputs["size"]), [-1, 1]) * 2}
 
 
-@pytest.mark.parametrize("is_ours", [True, False], ids=["our_examples", "other_examples"])
-@pytest.mark.parametrize("function", [vocabulary_of_prices, nothing_analysed])
+@pytest.mark.parametrize(
+    ("function", "is_ours"),
+    [(vocabulary_of_prices, True), (nothing_analysed, False)],
+    ids=["examples_of_our_example_gen", "other_examples"],
+)
 def test_graph_is_that_of_tfxs_transform(inputs, tmp_path, function, is_ours):
     import tensorflow_transform as tft
     from tfx.components.transform.executor import Executor as TfxExecutor
 
-    if is_ours:
+    if is_ours:  # then our executor reads them by its own reader
         inputs["examples"][0].set_string_custom_property(DATA_FACT, "[]")
-    given = {key: value for key, value in inputs.items() if key != "base_checkpoint"}
+    found, given = {}, {key: inputs[key] for key in ("examples", "schema")}
     properties = {"preprocessing_fn": f"{__name__}.{function.__name__}", "disable_statistics": 1}
-    found = {}
     for name, executor in (("ours", Executor()), ("theirs", TfxExecutor())):
         graph = artifact(standard_artifacts.TransformGraph, tmp_path / name)
         executor.Do(given, {"transform_graph": [graph]}, properties)
@@ -125,12 +112,10 @@ def two_phases(inputs):
     return {"distance": tft.scale_to_0_1(tf.abs(tft.scale_to_z_score(price)))}
 
 
-@pytest.mark.parametrize("is_ours", [True, False], ids=["our_examples", "other_examples"])
-def test_analyzer_reads_what_another_made(inputs, tmp_path, is_ours):
+def test_analyzer_reads_what_another_made(inputs, tmp_path):
     import tensorflow_transform as tft
 
-    if is_ours:
-        inputs["examples"][0].set_string_custom_property(DATA_FACT, "[]")
+    inputs["examples"][0].set_string_custom_property(DATA_FACT, "[]")
     graph = artifact(standard_artifacts.TransformGraph, tmp_path / "graph")
     given = {key: value for key, value in inputs.items() if key != "base_checkpoint"}
     Executor().Do(given, {"transform_graph": [graph]}, {"preprocessing_fn": f"{__name__}.two_phases"})
@@ -164,18 +149,10 @@ def typed_examples(tmp_path):
         {},
         {"price": [0.1, float("inf")], "words": [b"a"]},
     ]
-    kinds = {"price": "float_list", "visits": "int64_list", "words": "bytes_list"}
-    path = tmp_path / "typed-00000-of-00001.gz"
-    with tf.io.TFRecordWriter(str(path), "GZIP") as writer:
-        for row in rows:
-            example = tf.train.Example()
-            for name, values in row.items():
-                getattr(example.features.feature[name], kinds[name]).value.extend(values)
-            writer.write(example.SerializeToString())
-    return str(path)
+    return write_rows(tmp_path / "typed-00000-of-00001.gz", rows, "GZIP")
 
 
-@pytest.mark.parametrize("columns", [["absent", "price", "visits", "words"], ["price"], ["words"]])
+@pytest.mark.parametrize("columns", [["absent", "price", "visits", "words"], ["price"]])
 def test_batches_are_those_of_tfxs_reader(typed_examples, tmp_path, columns):
     from tfx_bsl.tfxio.tf_example_record import TFExampleRecord
 
