@@ -42,13 +42,13 @@ def test_missed_bound_of_the_configuration_is_on_the_page(folder, tmp_path, caps
     (tmp_path / "rows.csv").write_text("item,bought\na,1\n")
     text = "data: rows.csv\nlabel: bought\nfeatures: {categorical: [item]}\n"
     (tmp_path / "my.yaml").write_text(text)
-    given = arguments(folder, "--config", tmp_path / "my.yaml", "--set", "slices=[country]", "--public", "country")
+    given = arguments(folder, "--config", tmp_path / "my.yaml")
     assert exit_code(*given) == 1
     assert "has no section `shadow`" in capsys.readouterr().err
     section = f"shadow: {{requests: {folder / 'log.gz'}, outputs: {{score: {{max: 0.5}}}}}}\n"
     (tmp_path / "my.yaml").write_text(text + section)
     out = tmp_path / "out"
-    assert exit_code(*given, "--out", out) == FINDINGS
+    assert exit_code(*given, "--set", "slices=[country]", "--public", "country", "--out", out) == FINDINGS
     shown = capsys.readouterr().out
     assert "4 requests; both versions answered 7 rows" in shown
     assert "MISSED: max difference of priced/score 1, at most 0.5" in shown
