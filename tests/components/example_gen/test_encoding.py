@@ -23,20 +23,25 @@ KINDS = {int: "int64_list", float: "float_list", bytes: "bytes_list"}
 
 
 def serialized(columns):
-    """Serialize row by row, value by value; the features are in the order of their names."""
+    """Serialize row by row, value by value, with the features in the order of their names.
+
+    TensorFlow serializes each feature alone, because the order of a map's keys differs between releases of protobuf.
+    """
     import tensorflow as tf
 
     rows = []
     for index in range(len(next(iter(columns.values())))):
-        example = tf.train.Example()
-        example.features.SetInParent()
-        for name, column in columns.items():
-            value = column[index].as_py()
+        features = []
+        for name in sorted(columns):
+            value = columns[name][index].as_py()
             values = value if isinstance(value, list) else [] if value is None else [value]
-            values = [one.encode() if isinstance(one, str) else one for one in values]
+            values = [text.encode() if isinstance(text, str) else text for text in values]
             if values:
-                getattr(example.features.feature[name], KINDS[type(values[0])]).value.extend(values)
-        rows.append(example.SerializeToString(deterministic=True))
+                message = tf.train.Features()
+                getattr(message.feature[name], KINDS[type(values[0])]).value.extend(values)
+                features.append(message.SerializeToString())
+        # An Example has one field of bytes, `features`, with the number of BytesList's only field.
+        rows.append(tf.train.BytesList(value=[b"".join(features)]).SerializeToString())
     return rows
 
 
