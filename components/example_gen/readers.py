@@ -1,19 +1,16 @@
 """Reads the rows of one file of CSV or Parquet as batches, and reports bad rows with their line.
 
 Local files are read without TensorFlow, TFX or Beam, so that a check of the configuration can look at rows.
-
-Reads rows of TFRecord files of tf.Examples.
 """
 
 from __future__ import annotations
 
 import contextlib
 import csv
-import dataclasses
 import io
 import operator
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, TypeAlias, cast, get_args
 
 import numpy as np
@@ -21,17 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow_hotfix  # noqa: F401  # without it, pyarrow 10 runs code that a Parquet file holds (CVE-2023-47248)
 from pyarrow import parquet
-from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
-from components.artifact_files import read_records
-from components.example_gen.data_files import (
-    check_columns,
-    check_made,
-    check_number_of_columns,
-    open_file,
-    open_unpacked,
-    reading,
-)
+from components.example_gen.data_files import check_columns, check_number_of_columns, open_file, open_unpacked, reading
 from components.example_gen.row_selection import SplitByHash
 from components.example_gen.rows import BadRows, Batch, FirstRows, UnsupportedTypeError, examples, normal, plain
 from components.example_gen.settings import COMMON_DELIMITERS, CsvFormat, DataFormat, Settings, allow_long_values
@@ -483,86 +471,6 @@ def read_batches(
         yield from parquet_batches(path, settings, first)
     else:
         require_package("tfx_bsl", f"{path!r} is a TFRecord file: give CSV or Parquet, or for TFRecord files")
+        from components.example_gen.tfrecord_rows import tfrecord_batches  # loads TFX's decoder
+
         yield from tfrecord_batches(path, settings, bad, first)
-
-
-_RECORDS_AT_ONCE = 8_192
-
-
-def tfrecord_batches(path: str, settings: Settings, bad: BadRows, first: FirstRows | None = None) -> Iterator[Batch]:
-    """Yield batches of a TFRecord file (also gzip) of serialized tf.Examples; a record of anything else is a bad row.
-
-    Raises:
-      DataError: the file is damaged or cut off, a record is too large, the records of a batch have too many features,
-        or a feature is of different kinds in different records.
-    """
-    decoder = ExamplesToRecordBatchDecoder()
-    with reading(path), open_unpacked(path) as stream:
-        rows = 0
-        for chunk in _record_chunks(read_records(path, stream), first):
-            numbers, examples, columns = _decode(path, decoder, chunk, bad)
-            check_number_of_columns(path, columns.num_columns)
-            yield _record_batch(path, columns, settings, numbers, examples)
-            rows += len(examples)
-            if first is not None and rows >= first.rows:
-                return
-
-
-def _record_chunks(records: Iterable[bytes], first: FirstRows | None) -> Iterator[list[tuple[int, bytes]]]:
-    """Yield the records with their numbers, as many at a time as a batch has; note in `first` whether they ended."""
-    chunk: list[tuple[int, bytes]] = []
-    held = total = 0
-    for number, record in enumerate(records, start=1):
-        chunk.append((number, record))
-        held, total = held + len(record), total + len(record)
-        if (
-            len(chunk) == (_RECORDS_AT_ONCE if first is None else min(_RECORDS_AT_ONCE, first.rows))
-            or held > bounds.BATCH_BYTES
-        ):
-            yield chunk
-            chunk, held = [], 0
-        if first is not None and (number == first.most or total > bounds.SAMPLE_BYTES):
-            break
-    else:
-        if first is not None:
-            first.ended = True
-    if chunk:
-        yield chunk
-
-
-def _decode(
-    path: str, decoder: ExamplesToRecordBatchDecoder, chunk: Sequence[tuple[int, bytes]], bad: BadRows
-) -> tuple[Sequence[int], Sequence[bytes], pa.RecordBatch]:
-    numbers, examples = zip(*chunk, strict=True)
-    try:
-        return numbers, examples, decoder.DecodeBatch(list(examples))
-    except RuntimeError as error:
-        good = [(number, data) for number, data in chunk if _parses(path, decoder, number, data, bad)]
-        if len(good) == len(chunk):
-            raise DataError(
-                f"{path}, records {numbers[0]} to {numbers[-1]}: {error}; a feature must be of one kind throughout."
-            ) from error
-    return _decode(path, decoder, good, bad) if good else ((), (), pa.record_batch([], names=[]))
-
-
-def _parses(path: str, decoder: ExamplesToRecordBatchDecoder, number: int, data: bytes, bad: BadRows) -> bool:
-    try:
-        decoder.DecodeBatch([data])
-    except RuntimeError:
-        bad.add(f"{path}, record {number}", "is not a tf.Example")
-        return False
-    return True
-
-
-def _record_batch(
-    path: str, columns: pa.RecordBatch, settings: Settings, numbers: Sequence[int], examples: Sequence[bytes]
-) -> Batch:
-    if columns.num_columns == 0:  # without columns, Arrow does not know the number of rows
-        columns = pa.record_batch([pa.nulls(len(examples))], names=[""])
-    check_made(path, columns.schema.names, settings.made)
-    batch = typed_batch(f"{path}, record", columns, settings, numbers[0] if numbers else 1)
-    return dataclasses.replace(
-        batch,
-        place=lambda row: f"{path}, record {numbers[row]}",
-        record=lambda row: examples[row],
-    )

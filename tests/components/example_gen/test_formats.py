@@ -13,9 +13,10 @@ from pyarrow import parquet
 
 from components.artifact_files import _checksum
 from components.column_summary import COLUMNS_FACT, summaries_from_json
-from components.example_gen.readers import parquet_batches, tfrecord_batches
+from components.example_gen.readers import parquet_batches
 from components.example_gen.rows import BadRows
 from components.example_gen.settings import Settings
+from components.example_gen.tfrecord_rows import tfrecord_batches
 from embedding_core.errors import DataError
 from embedding_core.storage import bounds
 

@@ -171,13 +171,14 @@ def test_first_rows_of_files_spread_over_all_are_looked_at(checked, tmp_path):
 PROGRAM = """
 import json, sys
 from pipelines.commands import cli
-codes = []
+codes, decoders = [], []
 for file in sys.argv[1:]:
     try:
         cli.main(["validate", file, "--data"])
     except SystemExit as ended:
         codes.append(ended.code or 0)
-print(json.dumps([codes, [name for name in ("tensorflow", "tfx", "apache_beam") if name in sys.modules]]))
+        decoders.append("tfx_bsl" in sys.modules)  # it is not installed without TFX
+print(json.dumps([codes, decoders, [name for name in ("tensorflow", "tfx", "apache_beam") if name in sys.modules]]))
 """
 
 
@@ -197,7 +198,7 @@ def test_every_format_is_looked_at_without_anything_heavy(tmp_path):
     (tmp_path / "mistakes.yaml").write_text(TEXT.replace("rows.csv", "rows.parquet").replace("[", "[x_"))
     command = [sys.executable, "-c", PROGRAM, "csv.gz.yaml", "parquet.yaml", "tfrecord.yaml", "mistakes.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout.splitlines()[-1]) == [[0, 0, 0, 1], []]
+    assert json.loads(done.stdout.splitlines()[-1]) == [[0, 0, 0, 1], [False, False, True, True], []]
     assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "error"]
     assert done.stdout.count("item (categorical feature item): text") == 3
     assert done.stdout.count("50.0% are positive") >= 3
