@@ -120,9 +120,9 @@ def count_values(
 
 def _by_kind(columns: Sequence[ColumnConfig]) -> list[list[int]]:
     """Group the positions of the columns by the conversion of their values to tokens."""
-    kinds: dict[str, list[int]] = {}
+    kinds: dict[tuple[object, ...], list[int]] = {}
     for position, column in enumerate(columns):
-        kinds.setdefault(json.dumps(column.conversion), []).append(position)
+        kinds.setdefault(tuple(column.conversion.values()), []).append(position)
     return list(kinds.values())
 
 

@@ -174,9 +174,8 @@ def _plan_feature(
     given: Json = {"name": name, **(feature.get("column") or {})}
     column = ColumnConfig(**given)
     if measured is not None:
-        declared = [
-            key for key in ColumnConfig.model_fields if key not in ("dtype", "multivalent")
-        ]  # these are measured
+        measures = ("dtype", "multivalent")
+        declared = [key for key in ColumnConfig.model_fields if key not in measures]
         for key in declared:
             if getattr(measured, key) != getattr(column, key):
                 raise ConfigError(

@@ -1,6 +1,6 @@
 """Runs every check of the preflight, and makes the report.
 
-Defines the report of a preflight, in plain JSON values. Does not use TensorFlow.
+The report consists of plain JSON values.
 """
 
 from __future__ import annotations

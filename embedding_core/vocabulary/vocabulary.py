@@ -3,8 +3,8 @@
 Row i of a table belongs to token i. The order is total (count descending, then bytes ascending), so the
 same data gives the same rows wherever and however often it is counted.
 
-A vocabulary that evolved from a previous one, its base, may be in another
-order, and may have tokens that do not occur in its data.
+A vocabulary that evolved from a previous one, its base, may be in another order, and may have tokens that do not occur
+in its data.
 
 Merges the counts of this run with the vocabulary of a previous run, its base, without loading TensorFlow.
 

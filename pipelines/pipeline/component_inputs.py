@@ -21,9 +21,8 @@ _FIRST_ORDER_TABLES = TableSettings(occurrences_per_column=10, initializer=Initi
 
 def vocabulary_features(config: PipelineConfig) -> list[Json]:
     """Make `features` of TableConfigGen: one mapping for each feature."""
-    declared = [
-        key for key in ColumnConfig.model_fields if key not in ("name", "dtype")
-    ]  # VocabularyGen measures the dtype
+    # A feature's `name` is not its column's, and VocabularyGen measures the dtype.
+    declared = [key for key in ColumnConfig.model_fields if key not in ("name", "dtype")]
     return [
         {
             "name": feature.name,

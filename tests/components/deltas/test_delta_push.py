@@ -13,9 +13,8 @@ import tensorflow as tf
 import tensorflow_transform as tft
 import tensorflow_transform.beam as tft_beam
 from tensorflow_transform.tf_metadata import dataset_metadata, schema_utils
-from tfx.types import artifact_utils, standard_artifacts
+from tfx.types import standard_artifacts
 
-from components.artifacts import TableConfigs, Vocabularies
 from components.deltas.client import apply_chain, newest_chain
 from components.pusher.served import served_versions
 from components.transform_graph import open_transform_graph
@@ -27,11 +26,9 @@ from embedding_core.deltas.served_state import read_state
 from embedding_core.engines import HostEngine
 from embedding_core.model_inputs import build_model
 from embedding_core.serving import export_model
-from embedding_core.tasks import POSITIVE
-from embedding_core.training import TrainingConfig
-from embedding_core.training.finished_run import RunDescription
-from embedding_core.vocabulary import save_vocabulary
 from pipelines.pipeline.run_target import IN_PROCESS
+from support.artifacts import inputs_of
+from support.finished_runs import write_run
 from tests.components.pusher import test_pusher as pushing
 from tests.components.pusher.test_pusher import (
     PRICE,
@@ -39,8 +36,6 @@ from tests.components.pusher.test_pusher import (
     artifact,
     push,
     vocabulary,
-    write_checkpoint,
-    write_examples,
 )
 
 pytestmark = pytest.mark.tfx
@@ -63,23 +58,17 @@ def config_of(tokens):
 def trained(folder, tokens, change=0.0, layers=()):
     """Write the artifacts of a training with these tokens, some of whose rows differ by `change` from others'."""
     config, folder = config_of(tokens), folder / f"run-{len(os.listdir(folder))}"
+    words = vocabulary(tokens)
+    rows = [{"word": tokens[-1], "path": [b"b", b"c"], "pieces": b"d a", "price": 3.5}, {"price": 0.1}] * 40
+    run = inputs_of(folder, config, [words], eval=rows)
     kinds = {
         "model": standard_artifacts.Model,
         "model_run": standard_artifacts.ModelRun,
-        "examples": standard_artifacts.Examples,
-        "vocabularies": Vocabularies,
-        "table_configs": TableConfigs,
         "schema": standard_artifacts.Schema,
         "model_blessing": standard_artifacts.ModelBlessing,
     }
-    run = {name: artifact(kind, folder, name) for name, kind in kinds.items()}
-    words = vocabulary(tokens)
-    save_vocabulary(words, run["vocabularies"].uri)
-    run["examples"].split_names = artifact_utils.encode_split_names(["train", "eval"])
-    rows = [{"word": [tokens[-1]], "path": [b"b", b"c"], "pieces": [b"d a"], "price": [3.5]}, {"price": [0.1]}] * 40
-    write_examples(run["examples"].uri, rows)
+    run |= {name: artifact(kind, folder, name) for name, kind in kinds.items()}
     (folder / "schema" / "schema.pbtxt").write_text(SCHEMA)
-    (folder / "table_configs" / "embedding_config.json").write_text(config.to_json())
     engine = HostEngine(config, seed=0, with_slots=False)
     numbers = [[float(column + len(token) * token[0]) for column in range(4)] for token in (*tokens, b"?")]
     engine.embedding_tables["words"].assign(np.array(numbers, np.float32) / 100 + change)
@@ -87,18 +76,16 @@ def trained(folder, tokens, change=0.0, layers=()):
     arguments = {"layers": list(layers)} if layers else {}
     model = build_model(MODEL, config, ("price",), arguments)
     model.set_weights([np.full(value.shape, 0.25 + change, np.float32) for value in model.get_weights()])
-    RunDescription(
-        model=MODEL,
-        arguments=arguments,
+    write_run(
+        run["model_run"].uri,
+        engine,
+        model,
+        {"words": words.digest},
+        module=MODEL,
         config=config,
-        training=TrainingConfig(steps=7),
+        arguments=arguments,
         dense=("price",),
-        tasks=(POSITIVE,),
-        weight=None,
-        step=7,
-        checkpoint=write_checkpoint(run["model_run"].uri, engine, model),
-        vocabularies={"words": words.digest},
-    ).save(run["model_run"].uri)
+    )
     export_model(
         f"{run['model'].uri}/Format-Serving",
         config=config,

@@ -59,10 +59,6 @@ def vocabulary(tokens):
     return vocabulary_of(tokens, "words", total_count=10)
 
 
-def write_examples(uri, rows):
-    artifacts.write_split(uri, rows, "eval")
-
-
 def trained(seed=0):
     return HostEngine(CONFIG, seed=seed, with_slots=False), build_model(MODULE, CONFIG, ("price",), {})
 

@@ -1,109 +1,27 @@
 """EmbeddingTrainer on hand-made artifacts: raw columns, a schema, no Transform."""
 
 import copy
-import json
 import os
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import tensorflow as tf
-from google.protobuf import text_format
-from tensorflow_metadata.proto.v0 import schema_pb2
-from tfx.types import artifact_utils, channel_utils, standard_artifacts
+from tfx.types import channel_utils, standard_artifacts
 
 from components.artifacts import EmbeddingCheckpoint, TableConfigs, Vocabularies
 from components.trainer import EmbeddingTrainer
-from components.trainer.executor import Executor
 from embedding_core.checkpoint import retrieve
 from embedding_core.errors import CheckpointError, ConfigError, DataError
-from embedding_core.planning.planner import plan_tables
 from embedding_core.training.finished_run import restore_run
-from embedding_core.vocabulary import Vocabulary, save_vocabulary
+from support.artifacts import artifact
+from support.trainer_runs import VOCABULARY, eval_rows, inputs_at, run
 
 pytestmark = pytest.mark.tfx
-
-SETTINGS = {
-    "training": {
-        "epochs": 3,
-        "batch_size": 32,
-        "dense_optimizer": {"learning_rate": 0.01},
-        "early_stopping": None,
-        "seed": 5,
-    },
-    "arguments": {"hidden_units": [8]},
-    "dense": ["price"],
-}
-TRAINER = {
-    "train_args": '{"splits": ["train"]}',
-    "eval_args": '{"splits": ["eval"]}',
-    "run_fn": "components.trainer.run.run_fn",
-    "model_module": "pipelines.models.ranking",
-    "custom_config": json.dumps(SETTINGS),
-}
-
-
-def artifact(cls, folder, *, made=True):
-    result = cls()
-    result.uri = str(folder)
-    if made:
-        os.makedirs(folder)
-    return result
-
-
-def example(item, price, label):
-    features = {
-        "item": tf.train.Feature(bytes_list=tf.train.BytesList(value=[item])),
-        "price": tf.train.Feature(float_list=tf.train.FloatList(value=[price])),
-        "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-    }
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
-
-
-def write_split(folder, count, seed):
-    os.makedirs(folder)
-    random = np.random.default_rng(seed)
-    with tf.io.TFRecordWriter(f"{folder}/data-00000-of-00001.gz", "GZIP") as writer:
-        for item, price in zip(random.integers(4, size=count), random.normal(size=count), strict=True):
-            writer.write(example(b"abcd"[item : item + 1], price, int(item) % 2))
-
-
-def vocabulary():
-    tokens = pa.array([b"a", b"b", b"c"], pa.large_binary())
-    return Vocabulary(name="item", tokens=tokens, counts=np.array([9, 8, 7]), total_count=30, distinct=4)
 
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("inputs")
-    examples = artifact(standard_artifacts.Examples, folder / "examples")
-    examples.split_names = artifact_utils.encode_split_names(["train", "eval"])
-    write_split(f"{examples.uri}/Split-train", 200, 1)
-    write_split(f"{examples.uri}/Split-eval", 100, 2)
-    vocabularies = artifact(Vocabularies, folder / "vocabularies")
-    save_vocabulary(vocabulary(), vocabularies.uri)
-    tables = artifact(TableConfigs, folder / "tables")
-    config = plan_tables([{"name": "item", "column": {"name": "item"}, "vocabulary": "item"}], {"item": 3})
-    (folder / "tables" / "embedding_config.json").write_text(config.to_json())
-    schema = artifact(standard_artifacts.Schema, folder / "schema")
-    columns = {"item": schema_pb2.BYTES, "price": schema_pb2.FLOAT, "label": schema_pb2.INT}
-    proto = schema_pb2.Schema(feature=[schema_pb2.Feature(name=name, type=kind) for name, kind in columns.items()])
-    (folder / "schema" / "schema.pbtxt").write_text(text_format.MessageToString(proto))
-    return {"examples": [examples], "vocabularies": [vocabularies], "table_configs": [tables], "schema": [schema]}
-
-
-def run(inputs, folder, **parameters):
-    outputs = {
-        "model": [artifact(standard_artifacts.Model, folder / "model", made=False)],
-        "model_run": [artifact(standard_artifacts.ModelRun, folder / "model_run", made=False)],
-    }
-    Executor().Do(inputs, outputs, {**TRAINER, **parameters})
-    return outputs
-
-
-def eval_rows(inputs):
-    path = f"{inputs['examples'][0].uri}/Split-eval/data-00000-of-00001.gz"
-    return tf.constant([row.numpy() for row in tf.data.TFRecordDataset(path, "GZIP")])
+    return inputs_at(tmp_path_factory.mktemp("inputs"))
 
 
 @pytest.fixture(scope="module")
@@ -134,9 +52,9 @@ def test_outputs_say_what_they_are(trained):
 
 def test_resume_folder_keeps_only_rows_for_other_settings(inputs, tmp_path):
     resume, keys = tmp_path / "resume", []
-    others = {**SETTINGS, "training": {**SETTINGS["training"], "dense_optimizer": {"learning_rate": 0.02}}}
-    for number, settings in enumerate([SETTINGS, others]):
-        run(inputs, tmp_path / str(number), resume_dir=str(resume), custom_config=json.dumps(settings))
+    for number, rate in enumerate([0.01, 0.02]):
+        training = {"dense_optimizer": {"learning_rate": rate}}
+        run(inputs, tmp_path / str(number), resume_dir=str(resume), training=training)
         assert os.listdir(resume) == ["rows"]
         (key,) = (resume / "rows").iterdir()
         keys.append(key.name)
@@ -169,25 +87,21 @@ def warm_start(inputs, trained, folder, digests=None):
     config = restore_run(trained["model_run"][0].uri).description.config
     checkpoints = f"{trained['model_run'][0].uri}/checkpoints"
     result = artifact(EmbeddingCheckpoint, folder, made=False)
-    retrieve(tf.train.latest_checkpoint(checkpoints), config, result.uri, vocabularies={"item": vocabulary()})
+    retrieve(tf.train.latest_checkpoint(checkpoints), config, result.uri, vocabularies={"item": VOCABULARY})
     return {**inputs, "warm_start": [result]}
 
 
 def test_warm_start_begins_with_the_rows_of_the_checkpoint(inputs, trained, tmp_path):
     still = {
-        **SETTINGS,
-        "training": {
-            "steps": 1,
-            "batch_size": 4,
-            "dense_optimizer": {"learning_rate": 0.0},
-            "early_stopping": None,
-            "seed": 9,
-        },
+        "steps": 1,
+        "batch_size": 4,
+        "dense_optimizer": {"learning_rate": 0.0},
+        "early_stopping": None,
+        "seed": 9,
     }
     tables = restore_run(trained["model_run"][0].uri).engine.embedding_tables
-    outputs = run(
-        warm_start(inputs, trained, tmp_path / "checkpoint"), tmp_path / "out", custom_config=json.dumps(still)
-    )
+    given = warm_start(inputs, trained, tmp_path / "checkpoint")
+    outputs = run(given, tmp_path / "out", settings={"training": still})
     begun = restore_run(outputs["model_run"][0].uri).engine.embedding_tables
     difference = np.abs(begun["item"].numpy() - tables["item"].numpy()).max()
     assert difference < 0.012  # one step at the default rate of 0.01; newly initialized rows would differ by more
@@ -202,12 +116,12 @@ def test_damaged_warm_start_is_refused(inputs, trained, tmp_path):
 
 def test_unknown_setting_is_refused(inputs, tmp_path):
     with pytest.raises(ConfigError, match="colour"):
-        run(inputs, tmp_path, custom_config=json.dumps({**SETTINGS, "colour": "red"}))
+        run(inputs, tmp_path, settings={"colour": "red"})
 
 
 def test_dense_column_of_text_is_refused(inputs, tmp_path):
     with pytest.raises(DataError, match="'item' is not a column of numbers"):
-        run(inputs, tmp_path, custom_config=json.dumps({**SETTINGS, "dense": ["item"]}))
+        run(inputs, tmp_path, settings={"dense": ["item"]})
 
 
 def test_component_has_the_inputs_and_outputs_of_its_contract():
