@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Sequence, Set
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ from components.example_gen.readers import opened_parquet, read_batches
 from components.example_gen.row_selection import Split, SplitByHash, SplitLeaveOneOut
 from components.example_gen.rows import BadRows, Batch, FirstRows, flat_values, is_list, values_per_row
 from components.example_gen.settings import COMMON_DELIMITERS, Histories, Settings
-from components.example_gen.splits import count_whole_numbers, with_whole_numbers
+from components.example_gen.splits import SPLITS, count_whole_numbers, with_whole_numbers
 from components.example_gen.tally import Tally
 from embedding_core.storage import bounds
 
@@ -44,6 +45,7 @@ class Column:
       several: for each delimiter (";", "|", ...) the share of the values that it would split.
       frequent: the most frequent values, as bytes, with their numbers of occurrences.
       extent: the least, the median and the largest of the distinct numbers; None if the values are not numbers.
+      pieces: the rows as they were read, in order; those of all columns of a sample have equal lengths.
     """
 
     kind: str
@@ -55,6 +57,7 @@ class Column:
     several: dict[str, float]
     frequent: tuple[tuple[bytes, int], ...]
     extent: tuple[float, float, float] | None
+    pieces: tuple[pa.Array, ...] = dataclasses.field(repr=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,6 +131,64 @@ def sample(files: Sequence[str], data_format: str, settings: Settings, rows: int
     )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenCounts:
+    """The tokens of the rows that a run would train on.
+
+    Attributes:
+      tokens: for each column and separator, how often each token occurs.
+      rows: how many rows were read.
+      whole: whether these are all rows of the data.
+    """
+
+    tokens: Mapping[tuple[str, str | None], Counter[bytes]]
+    rows: int
+    whole: bool
+
+
+def count_tokens(
+    files: Sequence[str], data_format: str, settings: Settings, sources: Iterable[tuple[str, str | None]]
+) -> TokenCounts:
+    """Count the tokens of the first `bounds.COUNTED_ROWS` rows that are not for evaluation.
+
+    Args:
+      files: all files of the data, in order; of each, at most `bounds.SAMPLE_BYTES` are read.
+      data_format: one of `components.example_gen.readers.DATA_FORMATS`.
+      settings: which rows and columns a run reads.
+      sources: the columns to count, each with the separator of its tokens or None.
+
+    Raises:
+      DataError: a file cannot be read, or does not have a column.
+    """
+    tokens: dict[tuple[str, str | None], Counter[bytes]] = {source: Counter() for source in sources}
+    tally = Tally(filtered=[0] * len(settings.conditions))
+    listed = {} if settings.histories is None else settings.histories.columns
+    rows, whole = 0, True
+    for path in files:
+        first = FirstRows(bounds.COUNTED_ROWS - rows)
+        for batch in read_batches(path, data_format, settings, tally.bad, first):
+            rows += len(batch)
+            for ready in prepared([batch], settings, tally):
+                trained = pa.array(ready.sides != SPLITS.index("eval"))
+                events = {} if ready.events is None else ready.events.values
+                columns = {**ready.columns, **{name: events[source] for name, source in listed.items()}}
+                for source, counter in tokens.items():
+                    _add_tokens(counter, columns[source[0]].filter(trained), source[1])
+        whole = whole and first.ended
+        if rows >= bounds.COUNTED_ROWS:
+            whole = whole and path == files[-1]
+            break
+    return TokenCounts(tokens=tokens, rows=rows, whole=whole)
+
+
+def _add_tokens(counter: Counter[bytes], column: pa.Array, separator: str | None) -> None:
+    for entry in pc.value_counts(value_texts(column).drop_null()).to_pylist():
+        value = entry["values"]
+        for token in [value] if separator is None else value.split(separator.encode()):
+            if token:
+                counter[token] += entry["counts"]
+
+
 def _count(batches: Iterable[Batch], settings: Settings, tally: Tally, *, first: int) -> list[pa.Table]:
     """Count the first rows of a file as a run would; return their events if the settings have histories."""
     tally.files += 1
@@ -194,7 +255,7 @@ def _column(pieces: Sequence[pa.Array]) -> Column:
     several = dict.fromkeys(COMMON_DELIMITERS, 0)
     for piece in pieces:
         missing += int((values_per_row(piece) == 0).sum())
-        for entry in pc.value_counts(_texts(piece)).to_pylist():
+        for entry in pc.value_counts(value_texts(piece).drop_null()).to_pylist():
             counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
     total = sum(counts.values())
     for sign in several:
@@ -214,6 +275,7 @@ def _column(pieces: Sequence[pa.Array]) -> Column:
         several={sign: count / total for sign, count in several.items() if count},
         frequent=tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_FREQUENT]),
         extent=_extent(counts) if kind.endswith(("numbers", "floats")) else None,
+        pieces=tuple(pieces),
     )
 
 
@@ -223,10 +285,9 @@ def _extent(values: Iterable[bytes]) -> tuple[float, float, float] | None:
     return (numbers[0], numbers[len(numbers) // 2], numbers[-1]) if numbers else None
 
 
-def _texts(piece: pa.Array) -> pa.Array:
-    """Return the values that are not null, flattened, as bytes."""
+def value_texts(piece: pa.Array) -> pa.Array:
+    """Return the values, flattened, as bytes."""
     values = flat_values(piece)
-    values = values.drop_null()
     return values if pa.types.is_large_binary(values.type) else values.cast(pa.string()).cast(pa.large_binary())
 
 

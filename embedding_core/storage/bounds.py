@@ -33,6 +33,9 @@ SAMPLE_ROWS = 10_000
 SAMPLE_BYTES = 64 << 20
 """Bytes of text or records that a check reads of one file: 10,000 rows of 6.7 KB, read in a second."""
 
+COUNTED_ROWS = 1_000_000
+"""Rows of which `plan` counts the tokens before a run: half a minute of CSV."""
+
 SETTINGS_BYTES = 1 << 20
 """Bytes of a YAML text: twice what `init` writes for `GUESSED_COLUMNS`."""
 

@@ -13,6 +13,7 @@ from components.example_gen.tally import Tally
 from embedding_core.display import shown_token
 from embedding_core.errors import DataError, nearest
 from embedding_core.storage import bounds
+from pipelines.checks.column_codes import why_codes
 from pipelines.config import PipelineConfig
 from pipelines.config.column_rules import column_uses
 from pipelines.config.sections import data_location
@@ -56,7 +57,7 @@ def check_data(config: PipelineConfig, rows: int | None = None) -> DataCheck:
     files = find_files(base, pattern, data_format, settings.spans).files
     read = sample(files, data_format, settings, rows)
     problems = [*_absent(read, settings)]
-    warnings = [*_column_warnings(config, read.columns)]
+    warnings = [*_column_warnings(config, read.columns, settings)]
     uses = _uses(config)
     lines = [_files_line(files, read, settings)]
     for name in settings.needed:
@@ -190,13 +191,20 @@ def _remedy(label: Label) -> str:
     )
 
 
-def _column_warnings(config: PipelineConfig, columns: Mapping[str, Column]) -> Iterator[str]:
+def _column_warnings(config: PipelineConfig, columns: Mapping[str, Column], settings: Settings) -> Iterator[str]:
+    label = next((columns[label.column] for label in settings.labels.values() if label.column in columns), None)
     for feature in config.features.categorical:
         if feature.source in columns and not feature.after_transform:
             yield from _token_warnings(feature.name, feature.source, feature.separator, columns[feature.source])
     for dense in config.features.dense:
         if dense.source in columns:
             yield from _value_warnings(dense.name, dense.source, columns[dense.source])
+            why = why_codes(dense.source, columns[dense.source], label)
+            if why is not None:
+                yield (
+                    f"feature {dense.name!r}: the whole numbers of column {dense.source!r} look like codes ({why}), and "
+                    "a dense feature reads 8 as twice 4: if they are codes, move it to `features.categorical`."
+                )
 
 
 def _value_warnings(feature: str, name: str, column: Column) -> Iterator[str]:

@@ -1,37 +1,49 @@
-"""Finds what a preflight is for: the slice, and the tables, planned without reading the data.
+"""Finds what a preflight is for: the slice, and the tables, planned without a run.
 
-The sizes of vocabularies come from the last run, limits or an assumption.
+The sizes of vocabularies come from the last run, from the tokens of the data, from limits or from an assumption.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
 
 from components.artifact_files import read_embedding_config
+from components.example_gen.data_files import find_files
+from components.example_gen.sampling import count_tokens
 from components.installed import require_package
 from embedding_core.config import EmbeddingConfig
-from embedding_core.errors import ConfigError
+from embedding_core.errors import ConfigError, DataError
 from embedding_core.planning.planner import plan_tables
 from embedding_core.planning.topology import GIB, Topology, named_topology
 from embedding_core.schema import Json
+from embedding_core.storage import is_remote
 from pipelines.config import PipelineConfig
 from pipelines.config.metadata_server import has_store
-from pipelines.pipeline.component_inputs import table_overrides, vocabulary_features
+from pipelines.config.sections import ASSUMED_TOKENS, data_location
+from pipelines.pipeline.component_inputs import (
+    data_format,
+    example_settings,
+    table_overrides,
+    vocabulary_features,
+    vocabulary_limits,
+)
 
 
 def planned_tables(
-    config: PipelineConfig, table_configs: Path | None, assumed_tokens: int
+    config: PipelineConfig, table_configs: Path | None = None, assumed_tokens: int | None = None
 ) -> tuple[EmbeddingConfig, str]:
     """Return the tables that a run would train, and a description of the source of their sizes.
 
     Args:
       config: the pipeline.
       table_configs: folder of a TableConfigs artifact, used as it is. None plans the tables of the configuration: a
-        vocabulary has its size in the last run, but at most its `max_size`. If the last run did not have it, its size
-        is `max_size`, or the assumed size without a `max_size`.
-      assumed_tokens: size of a vocabulary that the last run did not have and that has no `max_size`.
+        vocabulary has its size in the last run, but at most its `max_size`. If the last run did not have it, its tokens
+        are counted; if they cannot be, its size is `max_size`, or else the assumed size.
+      assumed_tokens: size of a vocabulary that the last run did not have and that has no `max_size`; None counts the
+        tokens, and assumes `ASSUMED_TOKENS` if they cannot be counted.
 
     Raises:
       ConfigError: the folder has no table configs, or the configuration asks for lengths that only the data can give.
@@ -42,18 +54,51 @@ def planned_tables(
     known = {} if last is None else _vocabulary_sizes(last[0])
     limits = {name: config.vocabularies[name].max_size for name in config.vocabularies}
     names = dict.fromkeys(feature.vocabulary_name for feature in config.features.categorical)
-    sizes = {name: _size(known.get(name), limits.get(name), assumed_tokens) for name in names}
+    counted, rows = _counted(config, known) if assumed_tokens is None and names.keys() - known.keys() else ({}, "")
+    assumed = assumed_tokens or ASSUMED_TOKENS
+    sizes = {name: _size(known.get(name, counted.get(name)), limits.get(name), assumed) for name in names}
     tables = plan_tables(_features(config, last), sizes, overrides=table_overrides(config))
     parts = []
     if known.keys() & names.keys():
         parts.append(f"the table configs of the last run, {last[1] if last else ''}, for {_listed(names, known)}")
-    limited = {name: limit for name, limit in limits.items() if limit is not None and name not in known}
+    if counted:
+        parts.append(f"the tokens of {rows} for {', '.join(counted)}")
+    there = known | counted
+    limited = {name: limit for name, limit in limits.items() if limit is not None and name not in there}
     if limited.keys() & names.keys():
         parts.append(f"`max_size` of the vocabularies {_listed(names, limited)}")
-    unknown = {name: None for name in names if name not in known and name not in limited}
+    unknown = {name: None for name in names if name not in there and name not in limited}
     if unknown:
-        parts.append(f"{assumed_tokens:,} tokens assumed for {', '.join(unknown)}, which have no `max_size`")
-    return tables, ("" if known else "before any pass over the data: ") + "; ".join(parts)
+        parts.append(f"{assumed:,} tokens assumed for {', '.join(unknown)}, which have no `max_size`")
+    return tables, ("" if there else "before any pass over the data: ") + "; ".join(parts)
+
+
+def _counted(config: PipelineConfig, known: Container[str]) -> tuple[dict[str, int], str]:
+    """Count the tokens that get a row in each vocabulary that is not known; say in how many rows they were counted.
+
+    Columns that Transform makes, data at an address and data that cannot be read are not counted.
+    """
+    base, pattern = data_location(config.data)
+    features = [
+        feature
+        for feature in config.features.categorical
+        if not feature.after_transform and feature.vocabulary_name not in known
+    ]
+    if is_remote(base) or not features:
+        return {}, ""
+    settings, form = example_settings(config), data_format(config)
+    sources = {(feature.source, feature.separator) for feature in features}
+    try:
+        counts = count_tokens(find_files(base, pattern, form, settings.spans).files, form, settings, sources)
+    except (ConfigError, DataError):
+        return {}, ""
+    tokens: dict[str, Counter[bytes]] = {}
+    for feature in features:
+        tokens.setdefault(feature.vocabulary_name, Counter()).update(counts.tokens[feature.source, feature.separator])
+    limits = vocabulary_limits(config)
+    sizes = {name: sum(count >= limits[name].min_count for count in all_.values()) for name, all_ in tokens.items()}
+    rows = f"all {counts.rows:,} rows" if counts.whole else f"the first {counts.rows:,} rows (a run may find more)"
+    return {name: size for name, size in sizes.items() if size}, rows
 
 
 def requested_slice(config: PipelineConfig, topology: str | None = None) -> Topology:

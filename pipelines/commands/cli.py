@@ -35,7 +35,6 @@ from pipelines.commands.shared_options import (
     TableConfigsFolder,
     with_options_of,
 )
-from pipelines.config.sections import ASSUMED_TOKENS
 from pipelines.console.expected_errors import expected_message, was_preempted
 from pipelines.console.quiet import collector_paused, load_tensorflow, silence
 from pipelines.console.terminal import check_output, echo
@@ -168,7 +167,7 @@ def preflight(
         int | None,
         typer.Option(metavar="ROWS", min=1, help="Rows of a global batch; by default `training.batch_size`."),
     ] = None,
-    assume: AssumedTokens = ASSUMED_TOKENS,
+    assume: AssumedTokens = None,
     device: Annotated[
         Device | None,
         typer.Option(help="Instead, run one step on this machine's GPU, and say what is not there, and why."),
@@ -256,7 +255,7 @@ def compile_(
     checks_tpu = with_preflight and checked.training.strategy == "tpu"
     checks: dict[str, Check] = {}
     if checks_tpu:
-        slice_, (tables, sizes) = requested_slice(checked), planned_tables(checked, None, ASSUMED_TOKENS)
+        slice_, (tables, sizes) = requested_slice(checked), planned_tables(checked)
         for room in _PREFLIGHT_CHECKS:
             checks |= room.installed_checks(checked, tables, slice_)
     require_package("kfp", "`compile` needs the package kfp", "install tfx-embeddings[kubeflow]")

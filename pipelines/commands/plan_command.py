@@ -10,7 +10,6 @@ from embedding_core.config import TableConfig
 from embedding_core.planning.topology import memory_plan, named_topology, table_bytes
 from embedding_core.schema import Json
 from pipelines.commands.shared_options import AsJson, AssumedTokens, Config, Override, Slice, TableConfigsFolder
-from pipelines.config.sections import ASSUMED_TOKENS
 from pipelines.console.terminal import PLAIN, SafeConsole, echo, print_table
 
 
@@ -23,7 +22,7 @@ def plan(
     config: Config,
     topology: Slice = None,
     table_configs: TableConfigsFolder = None,
-    assume: AssumedTokens = ASSUMED_TOKENS,
+    assume: AssumedTokens = None,
     as_json: AsJson = False,
     overrides: Override = None,
 ) -> None:

@@ -31,7 +31,13 @@ TableConfigsFolder = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AssumedTokens = Annotated[
-    int, typer.Option("--assume", metavar="TOKENS", min=1, help="Size of vocabularies that have no `max_size`.")
+    int | None,
+    typer.Option(
+        "--assume",
+        metavar="TOKENS",
+        min=1,
+        help="Size of vocabularies that have no `max_size`; by default the tokens of the data are counted.",
+    ),
 ]
 
 

@@ -3,38 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from components.example_gen.sampling import Column
 from components.example_gen.values import FALSE, TRUE, instant
 from embedding_core.errors import ConfigError, nearest
+from pipelines.checks.column_codes import (
+    ITEM,
+    USER,
+    has_trend,
+    is_code_by_name,
+    is_number,
+    is_once,
+    is_quantity_by_name,
+    is_whole,
+    names_in,
+    why_codes,
+    word_set,
+    words_of,
+)
 from pipelines.config.column_rules import input_key
 
 _FEW = 40  # whole numbers with at most as many distinct values are categories
-_ONCE = 0.9  # share of distinct values above which a column identifies its row
+_FLAGS = 10  # a quantity with at most as many is a category too
 _LISTS = 0.3  # share of values that a sign must split into several
 _LONG_TAIL = 20.0  # largest number over the median, above which an amount gets log1p
-_ENOUGH = 50  # fewer values say nothing about how often they repeat
 _NUMBERED = 1.2  # numbers of rows reach from the least to so many times the number of rows
 _EXACT = 2.0**53  # from here on, neighbouring whole numbers are one float
 _EMPTY = 0.995  # share of rows without a value above which a column is left out
 _WORDS = 3  # a text with as many words is read word by word
 
-
-def word_set(text: str) -> frozenset[str]:
-    """Return the words of a text, without order."""
-    return frozenset(text.split())
-
-
-_CATEGORY = word_set(
-    "id ids code zip zipcode postal postcode sku area tract region district type category cat class kind hour "
-    "day month weekday dow year quarter version"
-)
+_CALENDAR = word_set("area hour day month week weekday dow year quarter")
 _TIME = word_set("time timestamp ts date datetime created updated at day")
-_PERSONAL = word_set("email mail phone mobile tel ip ssn name surname firstname lastname address user customer")
+_PERSONAL = USER | word_set("email mail phone mobile tel ip ssn name surname firstname lastname address")
 _ENDS = word_set("pickup dropoff origin destination dest from to source target home away sender receiver start end")
 
 
@@ -55,10 +57,16 @@ class Guess:
     why: str
 
 
-def guess_columns(columns: Mapping[str, Column]) -> list[Guess]:
-    """Guess the role of each column, in order; pairs such as pickup_area and dropoff_area share a vocabulary."""
-    guesses = _with_names_of_their_own(_guess(name, column) for name, column in columns.items())
-    return _with_shared_vocabularies(guesses)
+def guess_columns(columns: Mapping[str, Column], label: Column | None = None, *, whole: bool = True) -> list[Guess]:
+    """Guess the role of each column, in order; pairs such as pickup_area and dropoff_area share a vocabulary.
+
+    Args:
+      columns: the columns of some rows.
+      label: the column that is predicted, by which codes are told from quantities; None if there is none.
+      whole: whether these are all rows of the data.
+    """
+    guesses = (_guess(name, column, label, whole=whole) for name, column in columns.items())
+    return _with_shared_vocabularies(_with_names_of_their_own(guesses))
 
 
 def facts(column: Column) -> str:
@@ -67,20 +75,8 @@ def facts(column: Column) -> str:
     return f"{column.kind}, {column.distinct:,} distinct, {missing:.0%} missing"
 
 
-def words_of(name: str) -> list[str]:
-    """Return the words of a column's name in lower case: `userId` and `user_id` give user and id."""
-    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", os.path.basename(name))
-    return [word.lower() for word in re.split(r"[^A-Za-z0-9]+", spaced) if word]
-
-
-def is_number(column: Column) -> bool:
-    """Return whether all values of the column are numbers, one per row."""
-    return column.extent is not None and not column.kind.startswith("lists")
-
-
-def _guess(name: str, column: Column) -> Guess:
-    named = set(words_of(name))
-    values = column.rows - column.missing
+def _guess(name: str, column: Column, label: Column | None, *, whole: bool) -> Guess:
+    named = names_in(name)
 
     def guess(role: Literal["dense", "categorical", "time", "left_out"], why: str, **options: Any) -> Guess:
         return Guess(column=name, role=role, options=options, why=f"{facts(column)}: {why}")
@@ -95,24 +91,35 @@ def _guess(name: str, column: Column) -> Guess:
         return guess("time", "times: for `split: {by: time}`")
     if column.kind.startswith("lists of"):
         return guess("categorical", "a list of tokens per row", multivalent=True)
-    once = values >= _ENOUGH and column.distinct > _ONCE * values
-    whole = column.kind == "whole numbers" or (is_number(column) and column.with_point == values)
-    if is_number(column) and not (whole and (named & _CATEGORY or (column.distinct <= _FEW and not once))):
+    once = is_once(column)
+    tokens = _why_tokens(name, column, label) if is_number(column) else "tokens"
+    if tokens is None:
         low, _, high = column.extent or (0.0, 0.0, 0.0)
-        if once and whole and high < _EXACT and high - low < _NUMBERED * column.rows:
+        if once and is_whole(column) and high < _EXACT and high - low < _NUMBERED * column.rows:
             return guess("left_out", "numbers of the rows")
         return _amount(name, column)
     separator = _separator(column)
     if separator is not None:
         return guess("categorical", f"several tokens in one text, between {separator!r}", separator=separator)
-    if once:
+    if once and (whole or not named & (USER | ITEM)):
         return guess("left_out", "nearly every row has a value of its own, so most rows of a table would never recur")
     private = {"private": True} if named & _PERSONAL else {}
     hidden = "; about a person, so reports show digests" if private else ""
-    if whole and is_number(column):
-        reason = "named like a category" if named & _CATEGORY else "few distinct values"
-        return guess("categorical", f"{reason}{hidden}", **private)
-    return guess("categorical", f"tokens{hidden}", **private)
+    return guess("categorical", f"{tokens}{hidden}", **private)
+
+
+def _why_tokens(name: str, column: Column, label: Column | None) -> str | None:
+    """Say why numbers are tokens; None if they are quantities."""
+    if not is_whole(column):
+        return None
+    if names_in(name) & _CALENDAR and not is_quantity_by_name(name):
+        return "named like a category"
+    if column.distinct > _FEW or is_once(column) or is_code_by_name(name):
+        return why_codes(name, column, label)
+    if column.distinct <= _FLAGS:
+        return "few distinct values"
+    trend = label is not None and label is not column and has_trend(column, label)
+    return None if trend or is_quantity_by_name(name) else "few distinct values"
 
 
 def _amount(name: str, column: Column) -> Guess:
@@ -125,7 +132,7 @@ def _amount(name: str, column: Column) -> Guess:
     return Guess(column=name, role="dense", why=f"{facts(column)}: from {low:g} to {high:g}")
 
 
-def _is_time(named: set[str], column: Column) -> bool:
+def _is_time(named: frozenset[str], column: Column) -> bool:
     if column.kind == "times":
         return True
     if column.kind.startswith("lists") or (column.kind != "text" and not named & _TIME):
@@ -199,13 +206,12 @@ def _other(shared: Mapping[str, str], column: str) -> str:
 
 _OUTCOME = word_set(
     "label target y clicked click purchased purchase bought converted conversion churn churned default "
-    "survived readmitted outcome response fraud spam liked like rating stars score"
+    "survived readmitted outcome response fraud spam liked like rating ratings stars score overall attributed booked "
+    "subscribed sales revenue delay delayed"
 )
-_AMOUNT = word_set("rating stars score")
-_USER = word_set("user userid customer customerid visitor member account session")
-_ITEM = word_set("item itemid product productid movie movieid song track article book stockcode sku")
+_AMOUNT = word_set("rating ratings stars score overall sales revenue delay")
 _MOST_CLASSES = 50
-_EVENTS = 2
+_TWO = 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -229,6 +235,20 @@ class LabelGuess:
     only_with_label: bool = False
 
 
+def read_by_towers(guesses: Sequence[Guess], label: LabelGuess) -> list[Guess]:
+    """Leave out the columns that neither tower of a retrieval model reads."""
+    if label.model is None:
+        return list(guesses)
+    read = {name for names in label.model["arguments"].values() for name in names}
+    why = "neither tower reads it; to use it, list it in `query_features` or `candidate_features`"
+    return [
+        guess
+        if guess.column in read or guess.role in ("time", "left_out")
+        else dataclasses.replace(guess, role="left_out", options={}, why=f"{guess.why}; {why}")
+        for guess in guesses
+    ]
+
+
 def guess_label(columns: Mapping[str, Column], guesses: Sequence[Guess], given: str | None) -> LabelGuess:
     """Guess the label.
 
@@ -245,13 +265,13 @@ def guess_label(columns: Mapping[str, Column], guesses: Sequence[Guess], given: 
             raise ConfigError(f"`--label` is {given!r}: the data has no such column; {nearest(given, columns)}")
         return _of_column(given, columns[given], "given by `--label`")
     useful = {name: column for name, column in columns.items() if column.distinct > 1 and "lists" not in column.kind}
-    named = [name for name in useful if set(words_of(name)) & _OUTCOME]
+    named = [name for name in useful if names_in(name) & _OUTCOME]
     if named:
         return _of_column(named[-1], useful[named[-1]], "named like an outcome")
-    constant = [name for name, column in columns.items() if column.distinct == 1 and set(words_of(name)) & _OUTCOME]
+    constant = [name for name, column in columns.items() if column.distinct == 1 and names_in(name) & _OUTCOME]
     if not constant:
         return _without_name(useful, guesses)
-    guess = _of_events(guesses) or _without_name(useful, guesses)
+    guess = _of_events(columns, guesses) or _without_name(useful, guesses)
     only = f"{constant[-1]!r} is named like an outcome, but has one value in these rows, as if they were events"
     return dataclasses.replace(guess, why=f"{guess.why}; {only}")
 
@@ -261,7 +281,7 @@ def _without_name(columns: Mapping[str, Column], guesses: Sequence[Guess]) -> La
     two = [name for name, column in columns.items() if _is_binary(column)]
     if two:
         return _of_column(two[-1], columns[two[-1]], "the last column of two values such as 0 and 1")
-    return _of_events(guesses) or _last(columns)
+    return _of_events(columns, guesses) or _last(columns)
 
 
 def _last(columns: Mapping[str, Column]) -> LabelGuess:
@@ -271,7 +291,7 @@ def _last(columns: Mapping[str, Column]) -> LabelGuess:
       ConfigError: there is no such column.
     """
     for why, wanted in (
-        ("the last column of two values", lambda column: column.distinct == _EVENTS),
+        ("the last column of two values", lambda column: column.distinct == _TWO),
         ("the last column of numbers that are not whole", lambda column: is_number(column) and _has_fractions(column)),
         ("the last column of numbers", is_number),
         ("the last column of few values", lambda column: column.distinct <= _MOST_CLASSES),
@@ -288,7 +308,7 @@ def _has_fractions(column: Column) -> bool:
 
 def _is_binary(column: Column) -> bool:
     values = {value.decode("utf-8", "replace").strip().casefold() for value, _ in column.frequent}
-    return len(values) == _EVENTS and bool(values & TRUE) and bool(values & FALSE) and values <= TRUE | FALSE
+    return len(values) == _TWO and bool(values & TRUE) and bool(values & FALSE) and values <= TRUE | FALSE
 
 
 def _of_column(name: str, column: Column, why: str) -> LabelGuess:
@@ -300,10 +320,10 @@ def _of_column(name: str, column: Column, why: str) -> LabelGuess:
 def _kind(name: str, column: Column) -> tuple[dict[str, Any], str]:
     if _is_binary(column):
         return {}, "two values, so a probability is predicted"
-    if column.distinct == _EVENTS:
+    if column.distinct == _TWO:
         rarer = column.frequent[-1][0].decode("utf-8", "replace")
         return {"positive": rarer}, f"two values, so the probability of the rarer one, {rarer!r}, is predicted"
-    if is_number(column) and (set(words_of(name)) & _AMOUNT or column.distinct > _MOST_CLASSES):
+    if is_number(column) and (names_in(name) & _AMOUNT or column.distinct > _MOST_CLASSES):
         return {"kind": "regression"}, "numbers, so a number is predicted"
     if column.distinct <= _MOST_CLASSES:
         return {"kind": "multiclass"}, f"{column.distinct} values, so one of these classes is predicted"
@@ -313,12 +333,20 @@ def _kind(name: str, column: Column) -> tuple[dict[str, Any], str]:
     )
 
 
-def _of_events(guesses: Sequence[Guess]) -> LabelGuess | None:
-    """Take the rows as events of users with items, if there are such columns: which item comes next is predicted."""
+def _of_events(columns: Mapping[str, Column], guesses: Sequence[Guess]) -> LabelGuess | None:
+    """Take the rows as events of users with items, if there are such columns: which item comes next is predicted.
+
+    Without such names, the two columns of many tokens beside a time are the user and the item, unless one of two
+    values may be the label.
+    """
     tokens = [guess.column for guess in guesses if guess.role == "categorical" and "separator" not in guess.options]
-    users = [name for name in tokens if set(words_of(name)) & _USER]
-    items = [name for name in tokens if set(words_of(name)) & _ITEM]
-    if not users or not items or users[0] == items[0]:
+    users = [name for name in tokens if names_in(name) & USER]
+    items = [name for name in tokens if names_in(name) & ITEM and name not in users]
+    times = any(guess.role == "time" for guess in guesses)
+    if times and not (users and items) and not any(column.distinct == _TWO for column in columns.values()):
+        many = [name for name in tokens if columns[name].distinct > _FEW]
+        users, items = (many[:1], many[1:]) if len(many) == _TWO else ([], [])
+    if not users or not items:
         return None
     return LabelGuess(
         label={"kind": "positive"},

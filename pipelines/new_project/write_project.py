@@ -16,11 +16,12 @@ import yaml
 from embedding_core.display import printable
 from embedding_core.errors import ConfigError
 from embedding_core.storage import is_remote, whole_file
+from pipelines.checks.column_codes import is_whole
 from pipelines.checks.data_check import DataCheck, check_data
 from pipelines.config import config_from_mapping, load_config
 from pipelines.config.loading import parse_yaml, yaml_of
 from pipelines.config.sections import resolve
-from pipelines.new_project.column_guess import Guess, LabelGuess, facts, guess_columns, guess_label
+from pipelines.new_project.column_guess import Guess, LabelGuess, facts, guess_columns, guess_label, read_by_towers
 from pipelines.new_project.data_look import DataLook, look_at
 
 # Writes the guessed configuration as YAML, with the reason of each guess in a comment.
@@ -48,7 +49,7 @@ def config_text(name: str, path: str, look: DataLook, label: LabelGuess, guesses
         *_header(look),
         f"name: {_flow(name)}",
         "",
-        *_data(path, look),
+        *_data(path, look, features),
         "",
         *_label(label, look),
         *_split(features),
@@ -84,11 +85,15 @@ def _header(look: DataLook) -> Iterator[str]:
     yield "# correct what is wrong, then run `tfx-embeddings validate` on this file, with --data for the columns."
 
 
-def _data(path: str, look: DataLook) -> Iterator[str]:
+def _data(path: str, look: DataLook, features: Sequence[Guess]) -> Iterator[str]:
     yield "data:"
     yield f"  path: {_flow(path)}"
     for key, value in look.section.items():
         yield _with_comment(f"  {key}: {_flow(value)}", f"guess: {look.reasons[key]}")
+    tokens = [guess.column for guess in features if guess.role == "categorical"]
+    pointed = [name for name in tokens if look.columns[name].with_point and is_whole(look.columns[name])]
+    if pointed:
+        yield _with_comment(f"  whole_numbers: {_flow(pointed)}", "guess: 3.0 is the token 3")
     if look.bad:
         rate = max(_LEAST_BAD_RATE, math.ceil(200 * look.bad / look.rows) / 100)
         yield _with_comment(
@@ -267,8 +272,11 @@ def _is_ours(path: Path, text: str) -> bool:
 def _guessed(folder: Path, name: str, data: str, label: str | None) -> str:
     """Return the text of the configuration, which was checked."""
     look = look_at(data)
-    guesses = guess_columns(look.columns)
+    guesses = guess_columns(look.columns, whole=look.whole)
     guessed = guess_label(look.columns, guesses, label)
+    if guessed.column is not None:
+        guesses = guess_columns(look.columns, look.columns[guessed.column], whole=look.whole)
+    guesses = read_by_towers(guesses, guessed)
     if not any(guess.role == "categorical" and guess.column != guessed.column for guess in guesses):
         columns = ", ".join(list(look.columns)[:10])
         raise ConfigError(
