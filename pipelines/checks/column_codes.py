@@ -34,7 +34,7 @@ USER = word_set(
 )
 ITEM = word_set(
     "item iid product prod movie film video song track artist album article news book isbn asin sku stockcode anime "
-    "game recipe ad creative listing hotel restaurant business venue place poi location artikel produkt producto produit"
+    "game recipe ad creative listing hotel restaurant business venue place poi location artikel produkt producto"
 )
 _CODE = word_set(
     "id ids code cd zip zipcode postal postcode sku tract region district type category cat class kind version nr no "

@@ -202,8 +202,8 @@ def _column_warnings(config: PipelineConfig, columns: Mapping[str, Column], sett
             why = why_codes(dense.source, columns[dense.source], label)
             if why is not None:
                 yield (
-                    f"feature {dense.name!r}: the whole numbers of column {dense.source!r} look like codes ({why}), and "
-                    "a dense feature reads 8 as twice 4: if they are codes, move it to `features.categorical`."
+                    f"feature {dense.name!r}: the whole numbers of column {dense.source!r} look like codes ({why}); a "
+                    "dense feature reads 8 as twice 4: if they are codes, move it to `features.categorical`."
                 )
 
 

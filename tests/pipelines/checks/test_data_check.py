@@ -123,6 +123,17 @@ def test_good_forms_are_not_warned_of(checked):
     assert checked("features={categorical: [shop]}", "data.whole_numbers=[shop]").warnings == ()
 
 
+def test_dense_codes_are_a_warning(checked):
+    rows = [(row * 7 % 90, row * 37 % 61, row % 59 + 20, row) for row in range(900)]
+    lines = [f"{user},{shape},{age},{int(shape * 7919 % 13 < 6)}" for user, shape, age, _ in rows]
+    csv = "\n".join(["user,shape,size,bought,item", *(f"{line},i{at % 9}" for at, line in enumerate(lines))]) + "\n"
+    found = checked("features={categorical: [item], dense: [user, shape, size]}", csv=csv)
+    assert found.problems == ()
+    first, second = found.warnings
+    assert "the whole numbers of column 'user' look like codes (named like a code)" in first
+    assert "column 'shape' look like codes (the label differs from number to number" in second
+
+
 def test_one_class_is_a_warning(checked):
     assert "both classes" in "\n".join(checked(csv=CSV.replace(",0\n", ",1\n")).warnings)
 

@@ -5,11 +5,13 @@ import json
 
 import pyarrow as pa
 import pytest
+from known_tables import TABLES, guessed_roles, roles_by_hand, write_table
 from odd_rows import NAMES, ROWS, write_odd_csv
 from pyarrow import parquet
 
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.storage import bounds
+from pipelines.checks.column_codes import is_code_by_name, is_quantity_by_name
 from pipelines.config import load_config
 from pipelines.new_project.write_project import CONFIG, template_folder, write_project
 
@@ -98,6 +100,41 @@ def test_events_of_users_and_items_become_a_retrieval_model(project):
         "two_tower",
         "item_id",
     )
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_known_table_gets_the_roles_of_a_hand(tmp_path, table):
+    write_table(tmp_path / "rows.csv", table)
+    assert guessed_roles(tmp_path / "rows.csv") == roles_by_hand(table)
+
+
+def test_names_of_codes_and_of_quantities():
+    codes = "userId USER_ID adID movieid StockCode zip mgr_resource item age_group ISBN queryID user channel".split()
+    quantities = "user_age num_items item_price days_since_visit capital-gain hours-per-week views total_users".split()
+    assert [name for name in codes + quantities if is_code_by_name(name)] == codes
+    assert [name for name in codes + quantities if is_quantity_by_name(name)] == quantities
+
+
+def test_events_of_whole_numbers_become_two_towers(project):
+    header = "user,item,time,country"
+    rows = table(header, lambda n: f"{n * 7 % 50},{n * 13 % 60},{1_700_000_000 + n},c{n % 3}")
+    config, text = project(rows)
+    assert features(config) == ([], ["user", "item"])
+    assert config.model.build_arguments["query_features"] == ["user"]
+    assert "country: guess: text, 3 distinct, 0% missing: tokens; neither tower reads it" in text
+
+
+def test_thirty_columns_are_told_apart(project):
+    names = [f"c{at}" for at in range(29)]
+    rows = table(",".join([*names, "y"]), lambda n: ",".join([*(f"t{n % (at + 2)}" for at in range(29)), f"{n % 2}"]))
+    config, _ = project(rows)
+    assert features(config) == ([], names)
+
+
+def test_numbers_of_a_users_column_with_gaps_are_whole(project):
+    config, _ = project(table("user,price,y", lambda n: f"{'' if n % 9 == 0 else f'{n % 50}.0'},{n * 0.3},{n % 2}"))
+    assert features(config) == (["price"], ["user"])
+    assert config.data.whole_numbers == ("user",)
 
 
 def test_file_without_a_header_gets_names_to_replace(project):
