@@ -11,7 +11,7 @@ from pyarrow import parquet
 
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.storage import bounds
-from pipelines.checks.column_codes import is_code_by_name, is_quantity_by_name
+from pipelines.checks.column_codes import is_code_by_name, is_quantity_by_name, word_set
 from pipelines.config import load_config
 from pipelines.new_project.write_project import CONFIG, template_folder, write_project
 
@@ -109,10 +109,12 @@ def test_known_table_gets_the_roles_of_a_hand(tmp_path, table):
 
 
 def test_names_of_codes_and_of_quantities():
-    codes = "userId USER_ID adID movieid StockCode zip mgr_resource item age_group ISBN queryID user channel".split()
-    quantities = "user_age num_items item_price days_since_visit capital-gain hours-per-week views total_users".split()
-    assert [name for name in codes + quantities if is_code_by_name(name)] == codes
-    assert [name for name in codes + quantities if is_quantity_by_name(name)] == quantities
+    codes = word_set("userId USER_ID adID movieid StockCode zip mgr_resource item age_group ISBN queryID user channel")
+    quantities = word_set(
+        "user_age num_items item_price days_since_visit capital-gain hours-per-week views total_users"
+    )
+    assert {name for name in codes | quantities if is_code_by_name(name)} == codes
+    assert {name for name in codes | quantities if is_quantity_by_name(name)} == quantities
 
 
 def test_events_of_whole_numbers_become_two_towers(project):
