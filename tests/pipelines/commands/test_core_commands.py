@@ -67,19 +67,19 @@ def test_every_command_that_needs_tfx_exists(file, capsys):
 
 
 def test_plan_prints_tables_and_their_memory(file, capsys):
-    assert exit_code("plan", file, "--slice", "v3-8", "--set", "tables.item.dim=8") == 0
+    assert exit_code("plan", file, "--assume", "9", "--slice", "v3-8", "--set", "tables.item.dim=8") == 0
     shown = capsys.readouterr().out
     assert "3,200       3,200         832" in shown  # rows, slots, and 13 of the 100 rows with slots
     assert "`max_size` of the vocabularies item" in shown
     assert "Adagrad" in shown
     assert "GiB on the fullest host; it fits" in shown
     large = ("--set", "vocabularies.item.max_size=900000000", "--set", "tables.item.dim=64")
-    assert exit_code("plan", file, "--topology", "v3-8", *large) == 0
+    assert exit_code("plan", file, "--assume", "9", "--topology", "v3-8", *large) == 0
     assert "too large: item" in capsys.readouterr().out
 
 
 def test_plan_as_json(file, capsys):
-    assert exit_code("plan", file, "--json", "--topology", "v2-8") == 0
+    assert exit_code("plan", file, "--assume", "9", "--json", "--topology", "v2-8") == 0
     found = json.loads(capsys.readouterr().out)
     assert [table["vocabulary_size"] for table in found["tables"]] == [100]
     assert found["memory"]["name"] == "v2-8"

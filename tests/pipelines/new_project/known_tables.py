@@ -130,7 +130,5 @@ def guessed_roles(path):
 if __name__ == "__main__":
     for file in sys.argv[1:]:
         guesses, label = guessed(file)
-        print(f"{file}\n  label: {dict(label.label)} ({label.why})")
-        for guess in guesses:
-            if guess.column != label.column:
-                print(f"  {guess.column}: {guess.role} {dict(guess.options)} ({guess.why})")
+        lines = [f"{guess.column}: {guess.role} {dict(guess.options)} ({guess.why})" for guess in guesses]
+        sys.stdout.write("\n  ".join([file, f"label: {dict(label.label)} ({label.why})", *lines]) + "\n")

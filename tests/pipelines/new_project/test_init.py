@@ -110,9 +110,7 @@ def test_known_table_gets_the_roles_of_a_hand(tmp_path, table):
 
 def test_names_of_codes_and_of_quantities():
     codes = word_set("userId USER_ID adID movieid StockCode zip mgr_resource item age_group ISBN queryID user channel")
-    quantities = word_set(
-        "user_age num_items item_price days_since_visit capital-gain hours-per-week views total_users"
-    )
+    quantities = word_set("user_age num_items item_price days_since_visit capital-gain hours-per-week views n_users")
     assert {name for name in codes | quantities if is_code_by_name(name)} == codes
     assert {name for name in codes | quantities if is_quantity_by_name(name)} == quantities
 
