@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from components.example_gen.rows import is_list
 from components.example_gen.sampling import Column, value_texts
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
@@ -42,6 +43,7 @@ _CODE = word_set(
     "publisher advertiser site domain app device os browser channel platform ip resource mgr manager dept department "
     "role title job occupation employee employer company query keyword group cluster segment"
 )
+_CODES = _CODE | USER | ITEM
 _QUANTITY = word_set(
     "age amount price cost fare fee tip toll total sum balance income salary wage revenue sales budget tax gain loss "
     "count cnt counts qty quantity times visits views clicks minutes seconds hours days months years duration length "
@@ -65,7 +67,11 @@ def names_in(name: str) -> frozenset[str]:
 
 def is_number(column: Column) -> bool:
     """Return whether all values of the column are numbers, one per row."""
-    return column.extent is not None and not column.kind.startswith("lists")
+    return column.extent is not None and _is_single(column)
+
+
+def _is_single(column: Column) -> bool:
+    return not any(is_list(piece.type) for piece in column.pieces)
 
 
 def is_whole(column: Column) -> bool:
@@ -83,18 +89,19 @@ def is_once(column: Column) -> bool:
 def is_quantity_by_name(name: str) -> bool:
     """Return whether the name is that of a quantity: user_age and num_items are, age_group and item are not."""
     words = words_of(name)
-    if len(words) > 1 and (words[0] in _COUNTED or {"per", "since"} & {*words}):
-        return True
-    return next((word in _QUANTITY for word in reversed(words) if word in _QUANTITY or _is_code(word)), False)
+    return _is_count(words) or (bool(_QUANTITY & {*words}) and not is_code_by_name(name))
 
 
 def is_code_by_name(name: str) -> bool:
-    """Return whether the name is that of a code, or of something that has one, such as a user or a shop."""
-    return not is_quantity_by_name(name) and (any(map(_is_code, words_of(name))) or _is_code("".join(words_of(name))))
+    """Return whether the last word, or `id` as the first, is that of a code or of what has one, such as a user."""
+    words = [word for word in words_of(name) if not word.isdigit()]
+    if not words or _is_count(words):
+        return False
+    return words[0] == "id" or any(_CODES & {word, word.removesuffix("id")} for word in (words[-1], "".join(words)))
 
 
-def _is_code(word: str) -> bool:
-    return bool({word, word.removesuffix("id")} & (_CODE | USER | ITEM))
+def _is_count(words: list[str]) -> bool:
+    return len(words) > 1 and (words[0] in _COUNTED or bool({"per", "since"} & {*words}))
 
 
 def why_codes(name: str, column: Column, label: Column | None = None) -> str | None:
@@ -112,7 +119,7 @@ def why_codes(name: str, column: Column, label: Column | None = None) -> str | N
     if is_quantity_by_name(name) or is_once(column) or column.distinct < _LEAST:
         return None
     numbers = _row_numbers(column)
-    ordered = None if label is None or label is column else _is_ordered(numbers, _row_ranks(label))
+    ordered = None if label is None or label is column else _follows(numbers, label)
     if ordered is None:
         uneven = _is_uneven(*np.unique(numbers[np.isfinite(numbers)], return_counts=True))
         return "some numbers are frequent and those next to them are not, as with codes" if uneven else None
@@ -121,7 +128,11 @@ def why_codes(name: str, column: Column, label: Column | None = None) -> str | N
 
 def has_trend(column: Column, label: Column) -> bool:
     """Return whether the label follows the order of the column's numbers."""
-    return column.distinct >= _LEAST and _is_ordered(_row_numbers(column), _row_ranks(label)) is True
+    return column.distinct >= _LEAST and _follows(_row_numbers(column), label) is True
+
+
+def _follows(numbers: Numbers, label: Column) -> bool | None:
+    return _is_ordered(numbers, _row_ranks(label)) if _is_single(label) else None
 
 
 def _row_numbers(column: Column) -> Numbers:
@@ -203,4 +214,5 @@ def _is_uneven(distinct: Numbers, counts: npt.NDArray[np.int64]) -> bool:
     if len(counts) < len(distinct) / 2 or len(counts) < _LEAST or counts.var() < _UNEVEN * counts.mean():
         return False
     logs = np.log(counts)
-    return bool(np.corrcoef(logs[:-1], logs[1:])[0, 1] < _ALIKE)
+    with np.errstate(invalid="ignore"):  # NaN if all counts but one are equal
+        return bool(np.corrcoef(logs[:-1], logs[1:])[0, 1] < _ALIKE)

@@ -12,7 +12,7 @@ from pipelines.new_project.data_look import look_at
 
 # A column is `name=role:values`. Roles: T tokens, D dense, L label, t time, X left out. Values: code<n>, n codes of
 # which some are frequent, without order; even<n>, the same, equally frequent; tail<n>, a quantity with a long tail;
-# bell<n>, one around n; float; hex<n>, text; own, another text in every row; once, another number in every row; unix;
+# bell<n>, one around n; float; hex<n>, text; once, another number in every row; unix;
 # date; sorted<n>, codes of which each has a run of rows; 0/1, a flag; words; one of the values that are listed by "|".
 TABLES = {
     "movielens": "userId=T:sorted80 movieId=T:code900 rating=L:stars timestamp=t:unix",
@@ -72,7 +72,7 @@ def made(kind, rows, random):
     name = kind.rstrip("0123456789")
     number = int(kind[len(name) :] or 0)
     if name in ("code", "even", "hex", "sorted"):
-        shares = 1 / np.arange(1, number + 1) if name in ("code", "hex") else np.ones(number)
+        shares = np.ones(number) if name == "even" else 1 / np.arange(1, number + 1)
         places = random.choice(number, rows, p=random.permutation(shares) / shares.sum())
         places = np.sort(places) if name == "sorted" else places
         codes = np.sort(random.choice(40 * number, number, replace=False)) if number > 12 else np.arange(number)
