@@ -96,7 +96,9 @@ def _counted(config: PipelineConfig, known: Container[str]) -> tuple[dict[str, i
     for feature in features:
         tokens.setdefault(feature.vocabulary_name, Counter()).update(counts.tokens[feature.source, feature.separator])
     limits = vocabulary_limits(config)
-    sizes = {name: sum(count >= limits[name].min_count for count in all_.values()) for name, all_ in tokens.items()}
+    sizes = {
+        name: sum(count >= limits[name].min_count for count in counter.values()) for name, counter in tokens.items()
+    }
     rows = f"all {counts.rows:,} rows" if counts.whole else f"the first {counts.rows:,} rows (a run may find more)"
     return {name: size for name, size in sizes.items() if size}, rows
 
