@@ -10,7 +10,6 @@ from rich.console import Console
 import pipelines.examples
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import DEFAULT_OPTIMIZER
-from embedding_core.storage import bounds
 from pipelines.checks import pipeline_preflight
 from pipelines.checks.pipeline_preflight import print_report
 from pipelines.checks.planned_tables import planned_tables, requested_slice
@@ -99,37 +98,6 @@ def test_sizes_are_those_of_max_size_and_the_report_says_so():
     assert (rows["cell"], rows["company"], rows["trip_start_day"]) == (78, 5_000_000_001, 11)
     assert "`max_size` of the vocabularies company, cell" in sizes
     assert "10 tokens assumed for payment_type" in sizes
-
-
-def counted_rows(folder, *sets):
-    rows = [f"i{row % 9},{'a|b' if row % 3 else 'c'},{row},{row},{row % 2}" for row in range(300)]
-    (folder / "rows.csv").write_text("\n".join(["item,tags,user,price,bought", *rows]) + "\n")
-    (folder / "my.yaml").write_text(SMALL)
-    features = "features={categorical: [item, {name: tags, separator: '|'}, user], dense: [price]}"
-    return load_config(folder / "my.yaml", [features, *sets])
-
-
-def test_before_a_run_the_tokens_of_the_data_are_counted(tmp_path):
-    config = counted_rows(tmp_path, "vocabularies={user: {min_count: 2}, item: {max_size: 1000000}}")
-    tables, words = planned_tables(config)
-    rows = {table.name: table.vocabulary_size for table in tables.tables}
-    assert (rows["item"], rows["tags"]) == (10, 4)
-    assert words.startswith("the tokens of all 300 rows for item, tags; 1,000,000 tokens assumed for user, which have")
-    assert planned_tables(config, None, 50)[0].table("tags").vocabulary_size == 51
-
-
-def test_count_of_the_first_rows_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(bounds, "COUNTED_ROWS", 30)
-    tables, words = planned_tables(counted_rows(tmp_path))
-    assert tables.table("user").vocabulary_size <= 31
-    assert words.startswith("the tokens of the first 30 rows (a run may find more) for item, tags, user")
-
-
-def test_tokens_of_histories_are_counted(tmp_path):
-    histories = "data.histories={user: tags, time: price, columns: {history: item}, max_length: 3}"
-    columns = "features={categorical: [item, {name: history, multivalent: true}]}"
-    tables, _ = planned_tables(counted_rows(tmp_path, histories, columns, "split=leave_one_out"))
-    assert {table.vocabulary_size for table in tables.tables} == {10}
 
 
 def test_command_reads_table_configs_and_exits_4_on_a_finding(tmp_path, monkeypatch, capsys):
