@@ -192,7 +192,8 @@ def _remedy(label: Label) -> str:
 
 
 def _column_warnings(config: PipelineConfig, columns: Mapping[str, Column], settings: Settings) -> Iterator[str]:
-    label = next((columns[label.column] for label in settings.labels.values() if label.column in columns), None)
+    labels = (columns.get(label.column or "") for label in settings.labels.values())
+    label = next((column for column in labels if column is not None), None)
     for feature in config.features.categorical:
         if feature.source in columns and not feature.after_transform:
             yield from _token_warnings(feature.name, feature.source, feature.separator, columns[feature.source])
