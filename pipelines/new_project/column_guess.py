@@ -323,7 +323,7 @@ def _kind(name: str, column: Column) -> tuple[dict[str, Any], str]:
     if column.distinct == _TWO:
         rarer = column.frequent[-1][0].decode("utf-8", "replace")
         return {"positive": rarer}, f"two values, so the probability of the rarer one, {rarer!r}, is predicted"
-    if is_number(column) and (names_in(name) & _AMOUNT or column.distinct > _MOST_CLASSES):
+    if is_number(column) and (names_in(name) & _AMOUNT or column.distinct > _MOST_CLASSES or _has_fractions(column)):
         return {"kind": "regression"}, "numbers, so a number is predicted"
     if column.distinct <= _MOST_CLASSES:
         return {"kind": "multiclass"}, f"{column.distinct} values, so one of these classes is predicted"
