@@ -16,8 +16,9 @@ from components import component_spec as keys
 from components.compat import FINGERPRINT_PROPERTY_NAME, FileBasedDriver, FileBasedExampleGen
 from components.component_spec import parameters, spec_with_outputs
 from components.example_gen.data_files import check_gaps, escaped, file_state, find_files, without_spans
-from components.example_gen.executor import Executor, pattern_of, settings_of
+from components.example_gen.executor import Executor, patterns_of, settings_of
 from components.example_gen.readers import DATA_FORMATS
+from components.example_gen.row_selection import SplitByFile
 from components.example_gen.settings import Settings
 from components.example_gen.splits import SPLITS
 from embedding_core.errors import ConfigError, DataError
@@ -48,9 +49,10 @@ class Driver(FileBasedDriver):
         resolved[standard_component_specs.INPUT_BASE_KEY] = input_base
         digest = hashlib.sha256()
         spans = settings_of(exec_properties).spans
-        data = find_files(input_base, pattern_of(resolved), exec_properties[keys.DATA_FORMAT], spans)
+        pattern, eval_pattern = patterns_of(resolved)
+        data = find_files(input_base, pattern, exec_properties[keys.DATA_FORMAT], spans, eval_pattern)
         check_gaps(data.gaps, spans, input_base)
-        for path in data.files:
+        for path in (*data.files, *data.eval):
             state = "\0".join(map(str, file_state(path)))
             digest.update(f"{posixpath.relpath(path, input_base)}\0{state}\n".encode())
         resolved[FINGERPRINT_PROPERTY_NAME] += f",files:{digest.hexdigest()[:16]}"
@@ -73,7 +75,7 @@ class ExampleGen(FileBasedExampleGen):
 
     It extends TFX's file-based ExampleGen, which accepts patterns with {SPAN}, {VERSION} or {YYYY}, {MM}, {DD} and runs
     again when a file has changed. It keeps text as it is in the data, filters rows, and splits them by hash, column,
-    time or leave-one-out. It makes histories of users out of rows that are events. It reports bad rows, and sets them
+    time, leave-one-out or file. It makes histories of users out of rows that are events. It reports bad rows, and sets them
     aside up to an allowed rate.
 
     Component `outputs` contains:
@@ -93,6 +95,7 @@ class ExampleGen(FileBasedExampleGen):
         settings: Settings,
         range_config: range_config_pb2.RangeConfig | None = None,
         spans: str | None = None,
+        eval_pattern: str | None = None,
     ) -> None:
         """Construct an ExampleGen.
 
@@ -105,19 +108,29 @@ class ExampleGen(FileBasedExampleGen):
           settings: columns, row filters, split and more.
           range_config: the span to read, as TFX defines it.
           spans: "<first>/<last>" in place of the bounds in the settings; an empty side is open, "" keeps the bounds.
+          eval_pattern: glob of the files under `input_base` whose rows are all for the eval split, if the settings
+            split by file; None otherwise.
 
         Raises:
-          ConfigError: `data_format` is unknown, or the pattern has `**`.
+          ConfigError: `data_format` is unknown, a pattern has `**`, or `eval_pattern` does not fit the settings' split.
         """
         if data_format not in DATA_FORMATS:
             raise ConfigError(f"`data_format` is {data_format!r}: it must be one of {', '.join(DATA_FORMATS)}.")
-        if "**" in pattern:
-            raise ConfigError(f"`pattern` is {pattern!r}: TFX has no `**`; write a `*` for each level of folders.")
+        for key, glob in (("pattern", pattern), ("eval_pattern", eval_pattern or "")):
+            if "**" in glob:
+                raise ConfigError(f"`{key}` is {glob!r}: TFX has no `**`; write a `*` for each level of folders.")
+        if (eval_pattern is not None) != isinstance(settings.split, SplitByFile):
+            raise ConfigError(
+                f"`eval_pattern` is {eval_pattern!r}, and the settings split by {settings.split.by}: give it with "
+                "`split=SplitByFile()`, and only then."
+            )
         pattern = pattern if settings.spans is None else without_spans(pattern)
+        patterns = {"data": pattern} if eval_pattern is None else {"train": pattern, "eval": eval_pattern}
+        splits = [example_gen_pb2.Input.Split(name=name, pattern=glob) for name, glob in patterns.items()]
         spec = spec_with_outputs(
             ExampleGenSpec,
             input_base=input_base,
-            input_config=example_gen_pb2.Input(splits=[example_gen_pb2.Input.Split(name="data", pattern=pattern)]),
+            input_config=example_gen_pb2.Input(splits=splits),
             output_config=_named_splits(),
             range_config=range_config,
             output_data_format=example_gen_pb2.FORMAT_TF_EXAMPLE,

@@ -214,14 +214,24 @@ def escaped(path: str) -> str:
 
 
 class DataFiles(NamedTuple):
-    """The files to read and the matching files that are ignored, both sorted, and the spans without a file."""
+    """The files to read and the matching files that are ignored, both sorted, and the spans without a file.
+
+    `eval` are the files whose rows are all for the eval split, sorted; `files` are then for the train split.
+    """
 
     files: list[str]
     ignored: list[str]
     gaps: Gaps
+    eval: Sequence[str] = ()
 
 
-def find_files(input_base: str, pattern: str, data_format: str | None, spans: PatternSpans | None) -> DataFiles:
+def find_files(
+    input_base: str,
+    pattern: str,
+    data_format: str | None,
+    spans: PatternSpans | None,
+    eval_pattern: str | None = None,
+) -> DataFiles:
     """Find the files that match, sorted by span and name.
 
     A glob ignores files whose names start with "_" or ".", which other programs use as markers. If the file name in
@@ -233,9 +243,10 @@ def find_files(input_base: str, pattern: str, data_format: str | None, spans: Pa
       pattern: glob of the files below it; may have the placeholders of spans.
       data_format: format of the files to take if the file name in `pattern` is "*"; None takes all known formats.
       spans: the spans to read; None reads all files that match.
+      eval_pattern: glob of the files whose rows are all for the eval split; None has none.
 
     Raises:
-      DataError: the folder does not exist, or no file matches.
+      DataError: the folder does not exist, no file matches, or a file matches both patterns.
     """
     pattern = without_spans(pattern)
     with reading(posixpath.join(input_base, pattern)):
@@ -250,7 +261,13 @@ def find_files(input_base: str, pattern: str, data_format: str | None, spans: Pa
         files = [path for _, path in spanned]
     if not files:
         raise DataError(_no_match(input_base, pattern, matches, spans))
-    return DataFiles(files, ignored, Gaps() if spans is None else spans.gaps({span for span, _ in spanned}))
+    for_eval = [] if eval_pattern is None else find_files(input_base, eval_pattern, data_format, None).files
+    for path in sorted({*for_eval} & {*files}):
+        raise DataError(
+            f"{path} would be in both splits: it is among the files of `data.path` and of `data.eval_path`; give paths "
+            "that have no file in common."
+        )
+    return DataFiles(files, ignored, Gaps() if spans is None else spans.gaps({span for span, _ in spanned}), for_eval)
 
 
 def check_gaps(gaps: Gaps, spans: PatternSpans | None, data: str) -> None:
@@ -443,15 +460,25 @@ def _piece(span: Span | None, source: str, paths: tuple[str, ...]) -> Piece:
     return Piece(span, source, paths, sum(size for size, *_ in states), state)
 
 
-def pieces_fact(pieces: Iterable[Piece], settings_json: str, digests: Mapping[str, str]) -> Json:
+def pieces_fact(
+    pieces: Iterable[Piece], settings_json: str, digests: Mapping[str, str], eval_pieces: Iterable[Piece] = ()
+) -> Json:
     """Describe the data of Examples: `pieces`, and `rows`, which is a digest of the settings that select rows.
 
     Args:
       pieces: pieces of the data.
       settings_json: the settings of ExampleGen.
       digests: sha256 of every file.
+      eval_pieces: the files that only the eval split is made of, described as `eval` if there are any: nothing is
+        trained on them.
     """
-    entries = [
+    for_eval = _entries(eval_pieces, digests)
+    fact = {"rows": rows_digest(settings_json), "pieces": _entries(pieces, digests)}
+    return {**fact, "eval": for_eval} if for_eval else fact
+
+
+def _entries(pieces: Iterable[Piece], digests: Mapping[str, str]) -> list[Json]:
+    return [
         {
             "span": piece.span,
             "source": piece.source,
@@ -462,7 +489,6 @@ def pieces_fact(pieces: Iterable[Piece], settings_json: str, digests: Mapping[st
         }
         for piece in pieces
     ]
-    return {"rows": rows_digest(settings_json), "pieces": entries}
 
 
 def rows_digest(settings_json: str) -> str:

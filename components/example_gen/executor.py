@@ -61,8 +61,12 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
         """
         properties = execution.properties
         settings = settings_of(properties)
-        input_base, pattern = properties[standard_component_specs.INPUT_BASE_KEY], pattern_of(properties)
-        data = find_files(input_base, pattern, properties[keys.DATA_FORMAT], settings.spans)
+        input_base, (pattern, eval_pattern) = (
+            properties[standard_component_specs.INPUT_BASE_KEY],
+            patterns_of(properties),
+        )
+        data = find_files(input_base, pattern, properties[keys.DATA_FORMAT], settings.spans, eval_pattern)
+        files = [*data.files, *data.eval]
         check_gaps(data.gaps, settings.spans, input_base)
         examples = execution.output(keys.EXAMPLES)
         staging = posixpath.join(examples.uri, f".staging-{uuid.uuid4().hex}")
@@ -72,16 +76,18 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
             named = posixpath.join(input_base, pattern)
             if settings.spans is not None:
                 named = f"{named} ({describe_pieces(pieces)})"
-            parts = 0 if settings.histories is None else number_of_parts(unpacked_bytes(data.files))
-            read = functools.partial(_read_group, settings.to_json(), properties[keys.DATA_FORMAT], staging, parts)
-            groups = self._in_parallel("Ingest", read, group_files(data.files), staging)
+            parts = 0 if settings.histories is None else number_of_parts(unpacked_bytes(files))
+            train, for_eval = group_files(data.files), group_files(data.eval) if data.eval else []
+            settings_of_groups = settings.to_json(), settings.of_eval_files.to_json(), len(train)
+            read = functools.partial(_read_group, *settings_of_groups, properties[keys.DATA_FORMAT], staging, parts)
+            groups = self._in_parallel("Ingest", read, [*train, *for_eval], staging)
             tally = sum_of(Tally.from_json(group["tally"]) for group in groups)
             digests = {path: digest for group in groups for path, digest in group["sha256"].items()}
             if parts:
                 tally.check(settings, named)
-                files = [name for group in groups for name in group["events"]]
+                events = [name for group in groups for name in group["events"]]
                 make = functools.partial(_make_histories, settings.to_json(), staging)
-                made = self._in_parallel("MakeHistories", make, [files] * parts, staging)
+                made = self._in_parallel("MakeHistories", make, [events] * parts, staging)
                 tally.add(sum_of(Tally.from_json(part["tally"]) for part in made))
             tally.check(settings, named)
             _publish(tally, staging, examples)
@@ -93,9 +99,10 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
         if not settings.passthrough:  # passthrough keeps NaNs, which summaries count as missing
             fact = summaries_to_json(tally.kept, _shown_summaries(tally, settings))
             examples.set_string_custom_property(COLUMNS_FACT, fact)
-        fact_of_data = pieces_fact(pieces, properties[keys.SETTINGS], digests)
+        eval_pieces = find_pieces(data.eval, input_base, None)
+        fact_of_data = pieces_fact(pieces, properties[keys.SETTINGS], digests, eval_pieces)
         examples.set_string_custom_property(keys.DATA_FACT, json.dumps(fact_of_data))
-        execution.files_read.extend({"path": path, "size": size_of(path)} for path in data.files)
+        execution.files_read.extend({"path": path, "size": size_of(path)} for path in files)
 
     def _in_parallel(self, step: str, work: _Work, elements: Sequence[Sequence[str]], staging: str) -> list[Json]:
         """Do a step of the work for each element; return the results in order."""
@@ -172,12 +179,21 @@ class _Step(beam.DoFn):
 
 
 def _read_group(
-    settings_json: str, data_format: str, staging: str, parts: int, number: int, files: Sequence[str]
+    settings_json: str,
+    eval_settings_json: str,
+    first_eval: int,
+    data_format: str,
+    staging: str,
+    parts: int,
+    number: int,
+    files: Sequence[str],
 ) -> Json:
     """Read one group of files; write shards of examples, or, if these need histories, files of events.
 
     Args:
       settings_json: the settings as JSON, which runners can send.
+      eval_settings_json: those for files whose rows are all for the eval split.
+      first_eval: number of the first group of such files.
       data_format: format of the files.
       staging: folder of what is written.
       parts: number of parts of the events.
@@ -187,7 +203,7 @@ def _read_group(
     Returns:
       The counts, the digest of each file, and the names of the files of events.
     """
-    settings = Settings.from_json(settings_json)
+    settings = Settings.from_json(settings_json if number < first_eval else eval_settings_json)
     events: list[str] = []
     if settings.histories is None:
         tally = ingest(files, number, data_format, settings, staging)
@@ -220,18 +236,22 @@ def _result(staging: str, step: str, number: int) -> Json:
     return result
 
 
-def pattern_of(properties: Properties) -> str:
-    """Return the pattern of the data.
+def patterns_of(properties: Properties) -> tuple[str, str | None]:
+    """Return the pattern of the data, and that of the files whose rows are all for the eval split, if there are any.
 
     Raises:
-      ConfigError: `input_config` has several patterns.
+      ConfigError: `input_config` has other patterns.
     """
     config = json_format.Parse(
         properties[standard_component_specs.INPUT_CONFIG_KEY], example_gen_pb2.Input(), ignore_unknown_fields=True
     )
-    if len(config.splits) != 1:
-        raise ConfigError(f"`input_config` has {len(config.splits)} splits: it must have one, the pattern of the data.")
-    return str(config.splits[0].pattern)
+    names = [split.name for split in config.splits]
+    if len(names) != 1 and names != ["train", "eval"]:
+        raise ConfigError(
+            f"`input_config` has the splits {names!r}: it must have one, the pattern of the data, or train and eval."
+        )
+    patterns = [str(split.pattern) for split in config.splits]
+    return patterns[0], patterns[1] if len(patterns) > 1 else None
 
 
 def _publish(tally: Tally, staging: str, examples: types.Artifact) -> None:

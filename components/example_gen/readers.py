@@ -186,8 +186,8 @@ def _check_header(path: str, header: list[str], settings: Settings) -> None:
     for name in header:
         if not _is_decoded(name):
             raise DataError(
-                f"{path}:1: the header holds bytes that are not {_shown(form)} ({settings.shown_name(name)!r}): say "
-                "how the file is written, such as `data: {encoding: latin-1}`."
+                f"{path}:1: the header holds bytes that are not {_shown(form)} ({_readable(settings.shown_name(name))}): "
+                "say how the file is written, such as `data: {encoding: latin-1}`."
             )
     first = settings.shown_name(header[0])[:100]
     for delimiter in COMMON_DELIMITERS if len(header) == 1 else ():
@@ -321,6 +321,10 @@ def _is_decoded(text: str) -> bool:
     return not any("\udc80" <= letter <= "\udcff" for letter in text)
 
 
+def _readable(name: str) -> str:
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 def _shown(form: CsvFormat) -> str:
     return "UTF-8" if form.codec == "utf-8-sig" else form.encoding
 
@@ -339,7 +343,7 @@ def _check_decoded(
             bad.add(
                 f"{path}:{line}",
                 f"bytes that are not {_shown(form)} in column {header[place]!r}; if the whole file is in another "
-                "encoding, set `data: {encoding: ...}`, such as latin-1",
+                "encoding, set it, such as `data: {encoding: latin-1}`",
             )
             return False
     return True

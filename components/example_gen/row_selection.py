@@ -203,4 +203,23 @@ class SplitLeaveOneOut(Section):
         return ()
 
 
-Split = Annotated[SplitByHash | SplitByColumn | SplitByTime | SplitLeaveOneOut, ChosenBy("by", default={"by": "hash"})]
+class SplitByFile(Section):
+    """Rows of some files are "eval", those of the others "train": what `data.eval_path` makes, and no key `split`.
+
+    Attributes:
+      by: "file".
+      side: the split of the rows of the files that are being read.
+    """
+
+    by: Literal["file"] = "file"
+    side: Literal["train", "eval"] = "train"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the split reads."""
+        return ()
+
+
+_BY = ChosenBy("by", default={"by": "hash"})
+Split = Annotated[SplitByHash | SplitByColumn | SplitByTime | SplitLeaveOneOut, _BY]
+AnySplit = Annotated[SplitByHash | SplitByColumn | SplitByTime | SplitLeaveOneOut | SplitByFile, _BY]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -28,6 +29,7 @@ from embedding_core.varints import varints
 Mask = npt.NDArray[np.bool_]
 T = TypeVar("T")
 
+_PLACE = re.compile(r"\A.*?(?::\d+|, (?:row|record) \d+): ", re.DOTALL)
 SHOWN = 5
 
 
@@ -42,6 +44,15 @@ class BadRows:
 
     count: int = 0
     first: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def shown(self) -> str:
+        """The first rows, of those with one reason the first alone, as the end of a message."""
+        by_reason: dict[str, str] = {}
+        for row in self.first:
+            by_reason.setdefault(_PLACE.sub("", row), row)
+        rows = list(by_reason.values())
+        return f" The first: {rows[0]}" if len(rows) == 1 else "\n  ".join([" The first:", *rows] if rows else [""])
 
     def add(self, place: str, reason: str, rows: int = 1) -> None:
         """Set rows aside."""

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from components.example_gen.histories import event_tables, joined, rows_with_histories
 from components.example_gen.prepared_rows import prepared
 from components.example_gen.readers import opened_parquet, read_batches
-from components.example_gen.row_selection import Split, SplitByHash, SplitLeaveOneOut
+from components.example_gen.row_selection import AnySplit, SplitByHash, SplitLeaveOneOut
 from components.example_gen.rows import BadRows, Batch, FirstRows, flat_values, is_list, values_per_row
 from components.example_gen.settings import COMMON_DELIMITERS, Histories, Settings
 from components.example_gen.splits import SPLITS, count_whole_numbers, with_whole_numbers
@@ -67,7 +67,7 @@ class Sample:
     Attributes:
       files: the files looked at.
       whole: whether the sample holds all rows of the data.
-      names: the columns that all of these files have.
+      names: the columns that all of these files have; a CSV or TFRecord file without rows does not count.
       lacking: for each column that only some of these files have, the first file without the column.
       columns: the columns that were asked for and found.
       tally: what a run would count in these rows; None if a column is absent.
@@ -81,8 +81,10 @@ class Sample:
     tally: Tally | None
 
 
-def sample(files: Sequence[str], data_format: str, settings: Settings, rows: int | None = None) -> Sample:
-    """Look at the first rows of up to five files, spread over all of them.
+def sample(
+    files: Sequence[str], data_format: str, settings: Settings, rows: int | None = None, for_eval: Sequence[str] = ()
+) -> Sample:
+    """Look at the first rows of up to five files, and of as many for the eval split, spread over all of them.
 
     Bad rows are looked at in addition, until they and the others are `bounds.SAMPLE_ROWS` of a file.
 
@@ -91,40 +93,40 @@ def sample(files: Sequence[str], data_format: str, settings: Settings, rows: int
       data_format: one of `components.example_gen.readers.DATA_FORMATS`.
       settings: which rows and columns a run reads.
       rows: approximate number of rows to look at; None is `bounds.SAMPLE_ROWS`.
+      for_eval: files whose rows are all for the eval split, if there are any.
 
     Raises:
       DataError: a file cannot be read, or no file has any of the columns.
     """
-    chosen = [files[round(at * (len(files) - 1) / max(1, _FILES - 1))] for at in range(_FILES)]
-    chosen = list(dict.fromkeys(chosen)) if len(files) > _FILES else list(files)
-    columns_of_files = [_names(path, data_format, settings) for path in chosen]
-    common = set.intersection(*map(set, columns_of_files))
+    chosen = [*_spread(files), *_spread(for_eval)]
+    columns_of = {path: names for path in chosen if (names := _names(path, data_format, settings))}
+    common = set.intersection(*map(set, columns_of.values())) if columns_of else set()
     present = _restricted(settings, common) if set(settings.needed) & common else settings
     each = max(1, (bounds.SAMPLE_ROWS if rows is None else rows) // len(chosen))
     tally = Tally(filtered=[0] * len(settings.conditions))
     batches: list[Batch] = []
     events: list[pa.Table] = []
-    ended = len(chosen) == len(files)
+    ended = len(chosen) == len(files) + len(for_eval)
     for number, path in enumerate(chosen):
         rows_of_file, file_ended = _first_rows(path, data_format, present, tally.bad, each)
         batches += [with_whole_numbers(batch, present, BadRows()) for batch in rows_of_file]
         ended = ended and file_ended
         if present == settings:
-            events += _count(rows_of_file, settings, tally, first=number * each)
+            settings_of_file = settings.of_eval_files if path in for_eval else settings
+            events += _count(rows_of_file, settings_of_file, tally, first=number * each)
     if settings.histories is not None and events and not tally.kinds_differ:
         for made, sides in rows_with_histories(joined(events), settings, settings.histories, 0, tally):
             tally.add_rows(made, sides)
     columns = {name: _column([batch.columns[name] for batch in batches]) for name in present.needed} if batches else {}
-    columns_of = dict(zip(chosen, map(set, columns_of_files), strict=True))
     lacking = {
         name: next(path for path, there in columns_of.items() if name not in there)
-        for name in itertools.chain.from_iterable(columns_of_files)
+        for name in itertools.chain.from_iterable(columns_of.values())
         if name not in common
     }
     return Sample(
         files=tuple(chosen),
         whole=ended,
-        names=tuple(name for name in columns_of_files[0] if name in common),
+        names=tuple(name for name in next(iter(columns_of.values()), ()) if name in common),
         lacking=lacking,
         columns=columns,
         tally=tally if present == settings else None,
@@ -189,6 +191,12 @@ def _add_tokens(counter: Counter[bytes], column: pa.Array, separator: str | None
                 counter[token] += entry["counts"]
 
 
+def _spread(files: Sequence[str]) -> list[str]:
+    if len(files) <= _FILES:
+        return list(files)
+    return [files[round(at * (len(files) - 1) / (_FILES - 1))] for at in range(_FILES)]
+
+
 def _count(batches: Iterable[Batch], settings: Settings, tally: Tally, *, first: int) -> list[pa.Table]:
     """Count the first rows of a file as a run would; return their events if the settings have histories."""
     tally.files += 1
@@ -229,7 +237,7 @@ def _restricted(settings: Settings, names: Set[str]) -> Settings:
     )
 
 
-def _restricted_split(settings: Settings, histories: Histories | None, names: Set[str]) -> Split:
+def _restricted_split(settings: Settings, histories: Histories | None, names: Set[str]) -> AnySplit:
     split = settings.split
     known = all(name in names for name in split.columns)
     if known and not (isinstance(split, SplitLeaveOneOut) and histories is None):

@@ -17,7 +17,15 @@ from typing import Annotated, Any, BinaryIO, Literal, TypeAlias, cast
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from components.example_gen.row_selection import Condition, RowFilter, Scalar, Split, SplitByHash, SplitLeaveOneOut
+from components.example_gen.row_selection import (
+    AnySplit,
+    Condition,
+    RowFilter,
+    Scalar,
+    SplitByFile,
+    SplitByHash,
+    SplitLeaveOneOut,
+)
 from components.example_gen.spans import PatternSpans
 from embedding_core.display import shown_token
 from embedding_core.errors import ConfigError
@@ -229,7 +237,7 @@ class Histories(Section):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def split_mistakes(histories: Histories | None, split: Split) -> Mistakes:
+def split_mistakes(histories: Histories | None, split: AnySplit) -> Mistakes:
     """Yield contradictions between histories and split, by key of the configuration."""
     if isinstance(split, SplitLeaveOneOut) and histories is None:
         rule = "which row is a user's last needs `data: {histories: {user: ..., time: ..., columns: ...}}`; add it."
@@ -415,7 +423,7 @@ class Settings(Section):
 
     columns: Mapping[Text, ColumnKind] = Field(default_factory=dict)
     row_filters: Listed[RowFilter] = ()
-    split: Split = Field(default_factory=SplitByHash)
+    split: AnySplit = Field(default_factory=SplitByHash)
     allowed_bad_rate: Rate = 0.0
     seed: int = 0
     passthrough: bool = False
@@ -469,6 +477,11 @@ class Settings(Section):
     def made(self) -> tuple[str, ...]:
         """The columns that are made of earlier rows; the data does not have them."""
         return () if self.histories is None else tuple(self.histories.columns)
+
+    @property
+    def of_eval_files(self) -> Settings:
+        """The settings for reading the files whose rows are all "eval"."""
+        return self.replace(split=SplitByFile(side="eval"))
 
     @property
     def from_data(self) -> dict[str, ColumnKind]:

@@ -50,11 +50,17 @@ class Spans(Section):
 
     def bound_mistakes(self, pattern: str) -> Mistakes:
         """Yield the bounds, and spans left out, that do not fit the placeholders of a file pattern."""
+
+        def fits(span: Scalar | None) -> bool:
+            return _is_date(span) if is_dated(pattern) else type(span) is int
+
         for key, value in (("first", self.first), ("last", self.last), *(("without", span) for span in self.without)):
-            fits = _is_date(value) if is_dated(pattern) else type(value) is int
-            if value is not None and not fits:
+            if value is not None and not fits(value):
                 kind = "a date such as 2011-10-31" if is_dated(pattern) else "a whole number"
                 yield key, f"is {value!r}: it must be {kind}, as the placeholders of {pattern!r} are."
+        bounds = [str(bound) for bound in (self.first, self.last) if fits(bound)]
+        if len(bounds) == 2 and _number(bounds[0], pattern) > _number(bounds[1], pattern):
+            yield "first", f"is {self.first!r}: it must be at most `last`, {self.last!r}; exchange the two."
 
 
 class PatternSpans(Spans):
@@ -77,7 +83,7 @@ class PatternSpans(Spans):
     def numbers(self) -> tuple[int, int]:
         """The numbers of the first and the last span: `date.toordinal()` of a date; 0 and 2**62 if a bound is open."""
         low, high = (
-            open_end if bound is None else self._number(str(bound))
+            open_end if bound is None else _number(str(bound), self.pattern)
             for bound, open_end in zip((self.first, self.last), _OPEN, strict=True)
         )
         return low, high
@@ -85,10 +91,7 @@ class PatternSpans(Spans):
     @property
     def left_out(self) -> frozenset[int]:
         """The numbers of the spans that are left out."""
-        return frozenset(self._number(str(span)) for span in self.without)
-
-    def _number(self, bound: str) -> int:
-        return datetime.date.fromisoformat(bound).toordinal() if is_dated(self.pattern) else int(bound)
+        return frozenset(_number(str(span), self.pattern) for span in self.without)
 
     def gaps(self, present: Collection[int]) -> Gaps:
         """Find the expected spans without a file; the range's first span and every `every`-th after it are expected.
@@ -112,6 +115,10 @@ class PatternSpans(Spans):
     def name_of(self, number: int) -> str | int:
         """Return the name of a span as users write it: an ISO date, or the number itself."""
         return datetime.date.fromordinal(number).isoformat() if is_dated(self.pattern) else number
+
+
+def _number(span: str, pattern: str) -> int:
+    return datetime.date.fromisoformat(span).toordinal() if is_dated(pattern) else int(span)
 
 
 def _is_date(value: object) -> bool:

@@ -19,7 +19,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.example_gen.row_selection import Condition, SplitByColumn, SplitByHash, SplitByTime, SplitLeaveOneOut
+from components.example_gen.row_selection import (
+    Condition,
+    SplitByColumn,
+    SplitByFile,
+    SplitByHash,
+    SplitByTime,
+    SplitLeaveOneOut,
+)
 from components.example_gen.rows import (
     BadRows,
     Batch,
@@ -155,6 +162,8 @@ def assign_splits(batch: Batch, settings: Settings, bad: BadRows) -> tuple[Batch
         return _by_hash(batch, split, settings.seed, bad)
     if isinstance(split, SplitByColumn):
         return batch, _by_column(batch, split)
+    if isinstance(split, SplitByFile):
+        return batch, np.full(len(batch), SPLITS.index(split.side), np.int8)
     if isinstance(split, SplitLeaveOneOut):  # known only when all rows of a user are together
         return batch, np.full(len(batch), _NEITHER, np.int8)
     return _by_time(batch, split, bad)

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from components.column_summary import ColumnSummary, summaries_of_json
+from components.example_gen.row_selection import SplitByFile
 from components.example_gen.rows import SHOWN, BadRows, summary_of
 from components.example_gen.settings import Histories, Label, Settings
 from components.example_gen.splits import SPLITS, Sides
@@ -62,7 +63,7 @@ class Labels:
                 f"{self.other}: label column {label.column!r} is neither 0 nor 1; the rows of {data} hold "
                 f"{self._seen()}. A label is 0 or 1, true or false, yes or no: say which value is 1 "
                 f"with `label: {{column: {label.column}, positive: ...}}`, from which number on with `above: ...`, "
-                f"or leave rows out by a row filter (column, in: [...]).{self._marks()}"
+                f"predict each value as a class with `kind: multiclass`, or leave rows out by a row filter (column, in: [...]).{self._marks()}"
             )
             yield True, DataError(text)
         if label.above is not None and not self.positive:
@@ -276,7 +277,9 @@ class Tally:
         sources = () if settings.histories is None else settings.histories.sources
         for name in dict.fromkeys((*settings.columns, *sources)):
             yield from self._kinds(name)
-        if self.waiting:  # splits and histories are not known yet
+        if self.waiting or self.has_too_many_bad(
+            settings
+        ):  # the rest is not known yet, or may follow from the bad rows
             return
         yield from self._splits(settings, data)
         for name in settings.columns:
@@ -294,13 +297,18 @@ class Tally:
             )
             yield True, DataError(text)
 
+    def has_too_many_bad(self, settings: Settings) -> bool:
+        """Whether more rows were set aside than the settings allow."""
+        return self.bad.count > settings.allowed_bad_rate * self.read
+
     def _bad(self, settings: Settings, data: str) -> Problems:
-        if self.bad.count > settings.allowed_bad_rate * self.read:
-            first = "\n  ".join(self.bad.first)
+        if self.has_too_many_bad(settings):
+            # A reason that names a key of `data` has the remedy.
+            remedied = all("`data: {" in row for row in self.bad.first)
+            remedy = "" if remedied else " Correct them, leave them out by a row filter, or allow a rate."
             text = (
                 f"{data}: {self.bad.count} of {self.read} rows cannot be used, more than `allowed_bad_rate` "
-                f"{settings.allowed_bad_rate:g} allows. Correct them, leave them out by a row filter, or allow a "
-                f"rate. The first:\n  {first}"
+                f"{settings.allowed_bad_rate:g} allows.{remedy}{self.bad.shown}"
             )
             yield settings.allowed_bad_rate == 0, DataError(text)
 
@@ -312,12 +320,13 @@ class Tally:
                 f"{count} left out by `{condition}`"
                 for condition, count in zip(settings.conditions, self.filtered, strict=True)
             ]
+            by_file = isinstance(settings.split, SplitByFile)
+            cause = "the files of `data.path` and `data.eval_path`" if by_file else f"`split` (by {settings.split.by})"
             text = (
                 f"{data}: no row is left for the {split} split; "
                 f"{', '.join([f'{self.read} rows read', *left_out])}, {self.outside} in neither split, "
                 f"{self.bad.count} set aside, {f'{self.short} with too short a history, ' if self.short else ''}"
-                f"{sum(self.kept.values())} in the other split. Change `split` ({settings.split!r}) or the "
-                "row filters."
+                f"{sum(self.kept.values())} in the other split. Change {cause} or the row filters."
             )
             yield False, TooFewRowsError(text)
 

@@ -16,7 +16,7 @@ from embedding_core.storage import bounds
 from pipelines.checks.column_codes import why_codes
 from pipelines.config import PipelineConfig
 from pipelines.config.column_rules import column_uses
-from pipelines.config.sections import data_location
+from pipelines.config.sections import data_location, eval_pattern
 from pipelines.console.terminal import echo
 from pipelines.pipeline import component_inputs
 
@@ -54,20 +54,26 @@ def check_data(config: PipelineConfig, rows: int | None = None) -> DataCheck:
     settings = component_inputs.example_settings(config)
     base, pattern = data_location(config.data)
     data_format = component_inputs.data_format(config)
-    files = find_files(base, pattern, data_format, settings.spans).files
-    read = sample(files, data_format, settings, rows)
-    problems = [*_absent(read, settings)]
-    warnings = [*_column_warnings(config, read.columns, settings)]
+    data = find_files(base, pattern, data_format, settings.spans, eval_pattern(config.data))
+    read = sample(data.files, data_format, settings, rows, data.eval)
+    # A record may lack any feature, and a later one may have it.
+    absent = [*_absent(read, settings)] if data_format != "tfrecord" or read.whole else []
+    problems, warnings = absent, [*_column_warnings(config, read.columns, settings)]
     uses = _uses(config)
-    lines = [_files_line(files, read, settings)]
+    lines = [_files_line([*data.files, *data.eval], read, settings)]
     for name in settings.needed:
-        if name in read.columns:
+        if name in read.columns and read.columns[name].rows:
             lines.append(_line(name, uses.get(name, "read by filters or the split"), read.columns[name], config))
     if read.tally is not None:
         problems += _row_problems(read.tally, settings, config.data.path, read.whole)
         lines += _tally_lines(read.tally, settings)
-        warnings += _label_warnings(read.tally, settings)
-        warnings += _bad_warnings(read.tally, settings, read.whole)
+        one_class = [*_label_warnings(read.tally, settings)]
+        if read.whole and not _draws_negatives(config) and config.model.run_fn is None:
+            problems += one_class
+        else:
+            warnings += one_class
+        if read.tally.has_too_many_bad(settings):  # what the other rows hold may follow from the bad ones
+            warnings = [*_bad_warnings(read.tally, settings, read.whole)]
     return DataCheck(lines=tuple(lines), warnings=tuple(warnings), problems=tuple(problems))
 
 
@@ -98,7 +104,7 @@ def _row_problems(tally: Tally, settings: Settings, data: str, whole: bool) -> I
         yield (
             f"{data}: none of the first {tally.read:,} rows can be used, and of a file only the first "
             f"{bounds.SAMPLE_ROWS:,} rows and {bounds.SAMPLE_BYTES:,} bytes are checked: correct them."
-            f"{_first_bad(tally)}"
+            f"{tally.bad.shown}"
         )
 
 
@@ -107,12 +113,8 @@ def _bad_warnings(tally: Tally, settings: Settings, whole: bool) -> Iterator[str
     if not whole and 0 < settings.allowed_bad_rate * tally.read < tally.bad.count < tally.read:
         yield (
             f"{tally.bad.count:,} of the {tally.read:,} rows that were read cannot be used, more than "
-            f"`allowed_bad_rate` {settings.allowed_bad_rate:g} allows.{_first_bad(tally)}"
+            f"`allowed_bad_rate` {settings.allowed_bad_rate:g} allows.{tally.bad.shown}"
         )
-
-
-def _first_bad(tally: Tally) -> str:
-    return "\n  ".join([" The first:", *map(str, tally.bad.first)]) if tally.bad.first else ""
 
 
 def _uses(config: PipelineConfig) -> Mapping[str, str]:
@@ -169,6 +171,10 @@ def _tally_lines(tally: Tally, settings: Settings) -> Iterator[str]:
     if 0 < tally.bad.count <= settings.allowed_bad_rate * tally.read:
         yield "set aside as bad, the first of them:"
         yield from (f"  {row}" for row in tally.bad.first)
+
+
+def _draws_negatives(config: PipelineConfig) -> bool:
+    return config.training.negatives is not None or config.training.softmax is not None
 
 
 def _label_warnings(tally: Tally, settings: Settings) -> Iterator[str]:
@@ -244,14 +250,19 @@ def _token_warnings(feature: str, name: str, separator: str | None, column: Colu
 
 
 def print_check(check: DataCheck) -> None:
-    """Print the lines and, on standard error, the warnings; raise one error with a line for every problem.
-
-    Raises:
-      DataError: a run would fail.
-    """
+    """Print the lines and, on standard error, the warnings; then see `refuse`."""
     for line in check.lines:
         echo(line)
     for warning in check.warnings:
         echo(f"warning: {warning}", err=True)
+    refuse(check)
+
+
+def refuse(check: DataCheck) -> None:
+    """Raise one error with a line for every problem.
+
+    Raises:
+      DataError: a run would fail.
+    """
     if check.problems:
         raise DataError("\n".join(check.problems))

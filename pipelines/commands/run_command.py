@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from embedding_core.rooms import hooks
+from embedding_core.storage import is_remote
 from pipelines.commands.shared_options import NOTHING_PUSHED, STOPPED, Config, Override
 from pipelines.console.quiet import collector_paused, load_tensorflow
 from pipelines.console.terminal import echo
@@ -40,7 +41,7 @@ def run(config: Config, overrides: Override = None, again: Again = False, profil
     Exit code 3: the run finished, and nothing was pushed. 75: SIGTERM stopped the training; the same command resumes
     it.
     """
-    checked = _ready(config, overrides or ())
+    checked = _ready(config, overrides or (), _check_data)
     try:
         with collector_paused():
             load_tensorflow()
@@ -121,8 +122,8 @@ def _ready(
     from pipelines.previous.finished_trainings import check_references
 
     checked = load_config(config, overrides)
-    check(checked)
     example_settings(checked)  # checks them by ExampleGen's own rules
+    check(checked)
     for room in hooks("pipelines", "run"):
         room.check(checked)
     show_warnings(checked)
@@ -133,6 +134,18 @@ def _ready(
         check_references(checked)
     prepare(checked)
     return checked
+
+
+def _check_data(config: PipelineConfig) -> None:
+    """Check the first rows of local data, as `validate --data` does, but print no lines and no warnings.
+
+    Raises:
+      DataError: the run would fail.
+    """
+    if not is_remote(config.data.path):  # only TensorFlow reads these
+        from pipelines.checks.data_check import check_data, refuse
+
+        refuse(check_data(config))
 
 
 def _wait_for_data(config: Path, overrides: Sequence[str], *, until_idle: bool) -> bool:

@@ -235,7 +235,8 @@ _MADE = "data.histories.columns"
 
 @reads("data", "split")
 def _histories_fit_the_split(config: PipelineConfig) -> Mistakes:
-    yield from split_mistakes(config.data.histories, config.split)
+    if config.data.eval_path is None:
+        yield from split_mistakes(config.data.histories, config.split)
 
 
 @reads("data", "features", "label", "labels", "columns", "sample_weight", "row_filters", "evaluation", "split")

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from components.example_gen.data_files import find_files
+from components.example_gen.row_selection import SplitByHash
 from components.example_gen.settings import EXTENSIONS, format_of
-from embedding_core.errors import ConfigError, nearest
+from embedding_core.errors import ConfigError, DataError, nearest
 from embedding_core.rooms import hooks
 from embedding_core.schema import Mistakes
+from embedding_core.storage import is_remote
 from pipelines.config.column_rules import DECLARED, column_uses, label_columns, label_paths, reads
 from pipelines.config.metadata_server import MetadataServer, is_server
 from pipelines.config.pipeline_config import BUILT_IN_MODELS, RETRIEVAL_MODELS, PipelineConfig
-from pipelines.config.sections import data_files, literal_mistakes, missing_spans
+from pipelines.config.sections import (
+    NoFilesError,
+    data_files,
+    data_location,
+    data_spans,
+    eval_pattern,
+    literal_mistakes,
+    missing_spans,
+)
 from pipelines.config.user_modules import (
     GIVEN_BY_TRAINER,
     Argument,
@@ -79,6 +90,30 @@ def _data_is_there(config: PipelineConfig) -> Mistakes:
         yield "data.format", f"{known}: set it to csv, tfrecord or parquet."
     if data.format is None and formats - {"csv", None} and data.changed:
         yield f"data.{data.changed[0]}", f"is given, but the files of {data.path!r} are not CSV: leave it out."
+
+
+@reads("data", "split")
+def _eval_data_is_there(config: PipelineConfig) -> Mistakes:
+    data, path = config.data, config.data.eval_path
+    if path is None:
+        return
+    if config.split != SplitByHash():
+        rule = "all of its rows are for evaluation, and all of `data.path` for training; leave out one of the two."
+        yield "data.eval_path", f"is {path!r}, and `split` is given too: {rule}"
+    if "**" in path:
+        yield "data.eval_path", f"is {path!r}: `**` (folders at any depth) is not known here; use * for each folder."
+    elif not is_remote(path):
+        try:
+            known = {data.format or format_of(file) for file in data_files(data)}
+            files = find_files(*data_location(data), data.format, data_spans(data), eval_pattern(data)).eval
+        except NoFilesError:  # another rule reports that `data.path` has no file
+            return
+        except DataError as error:
+            yield "data.eval_path", f"is {path!r}: {error}"
+            return
+        others = {format_of(file) for file in files} - known
+        if data.format is None and others:
+            yield "data.eval_path", f"is {path!r}: its files must be of the format of `data.path`; write them so."
 
 
 @reads("data")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import glob
 import importlib.util
+import itertools
 import os
 import re
 from typing import Annotated, Any, Literal
@@ -27,6 +28,8 @@ class Data(CsvFormat):
       path: a file, a folder, or a glob (an existing path of exactly that name is literal);
         `package:<package>/<path>` for a file inside an installed package;
         {YYYY}, {MM}, {DD} and {SPAN} in it are placeholders for the parts of a span.
+      eval_path: a file, a folder, or a glob, whose rows are the eval split; all rows of `path` are then for training.
+        Null holds out rows of `path` by `split`.
       format: "csv", "tfrecord" (of tf.Example) or "parquet"; null infers it from the extension.
       spans: spans to read, if the path has placeholders; null reads all.
       allowed_bad_rate: largest share of rows that may be malformed, without a label, or with several values in a
@@ -45,9 +48,10 @@ class Data(CsvFormat):
     """
 
     SHORT = "path"
-    PATHS = ("path",)
+    PATHS = ("path", "eval_path")
 
     path: Text
+    eval_path: Text | None = None
     format: DataFormat | None = None
     spans: Spans | None = None
     allowed_bad_rate: Rate = 0.0
@@ -60,7 +64,7 @@ class Data(CsvFormat):
     @property
     def has_spans(self) -> bool:
         """Whether the path has placeholders for spans."""
-        return any(part in self.path for part in ("{YYYY}", "{MM}", "{DD}", "{SPAN}"))
+        return _has_spans(self.path)
 
     @functools.cached_property
     def found(self) -> DataFiles:
@@ -87,6 +91,8 @@ class Data(CsvFormat):
             yield "path", f"is {self.path!r}: a date needs all of {{YYYY}}, {{MM}} and {{DD}}; or use {{SPAN}}."
         if is_dated(self.path) and "{SPAN}" in self.path:
             yield "path", f"is {self.path!r}: spans are dates or numbers; use {{YYYY}}-{{MM}}-{{DD}} or {{SPAN}} alone."
+        if self.eval_path is not None:
+            yield from self._eval_mistakes(self.eval_path)
         if self.spans is None:
             return
         if not self.has_spans:
@@ -97,11 +103,28 @@ class Data(CsvFormat):
             return
         yield from ((f"spans.{key}", text) for key, text in self.spans.bound_mistakes(self.path))
 
+    def _eval_mistakes(self, path: str) -> Mistakes:
+        if _has_spans(path):
+            rule = "each run is judged on all of its files, so it has no placeholders; give a file, a folder or a glob."
+            yield "eval_path", f"is {path!r}: {rule}"
+        if _storage(path) != _storage(self.path):
+            rule = f"it must be where `path` is, {self.path!r}: on this machine, or in the same bucket; copy the files."
+            yield "eval_path", f"is {path!r}: {rule}"
+
 
 # Finds the data files, and the folder and pattern that lead ExampleGen to the same files.
 #
 # A path is taken literally as far as it exists, even if it contains wildcards: this holds for an existing file, and for
 # existing folders at the start of a pattern. Only the rest is a pattern.
+
+
+def _has_spans(path: str) -> bool:
+    return any(part in path for part in ("{YYYY}", "{MM}", "{DD}", "{SPAN}"))
+
+
+def _storage(path: str) -> list[str]:
+    """Return the parts of a bucket's address; none for a local path."""
+    return path.split("/")[:3] if is_remote(path) else []
 
 
 class NoFilesError(ConfigError):
@@ -144,13 +167,41 @@ def data_location(data: Data) -> tuple[str, str]:
     """Return the literal folder and the pattern below it, with placeholders; ExampleGen finds the files by them.
 
     Args:
-      data: the data, its path absolute.
+      data: the data, its paths absolute.
     """
-    if os.path.isdir(data.path):
-        return data.path, "*"  # of a whole folder, ExampleGen takes the files that are named like the format
-    if os.path.isfile(data.path):
-        return os.path.dirname(data.path), glob.escape(os.path.basename(data.path))
-    parts = data.path.split("/")
+    base, pattern = _location(data.path)
+    common = _common_folder(data, base)
+    return common, _below(common, base, pattern)
+
+
+def eval_pattern(data: Data) -> str | None:
+    """Return the pattern, below the folder of `data_location`, of the files of `eval_path`; None if it is null."""
+    if data.eval_path is None:
+        return None
+    return _below(data_location(data)[0], *_location(data.eval_path))
+
+
+def _common_folder(data: Data, base: str) -> str:
+    """Return the deepest folder that holds the files of both paths: TFX's driver knows one folder."""
+    if data.eval_path is None:
+        return base
+    parts, others = (folder.rstrip("/").split("/") for folder in (base, _location(data.eval_path)[0]))
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(parts, others, strict=False))
+    return "/".join(part for part, _ in same) or "/"
+
+
+def _below(folder: str, base: str, pattern: str) -> str:
+    """Return the pattern below a folder that holds its base, whose names are taken literally."""
+    names = [name for name in base.removeprefix(folder).split("/") if name]
+    return "/".join([*(glob.escape(name).replace("{", "[{]") for name in names), pattern])
+
+
+def _location(path: str) -> tuple[str, str]:
+    if os.path.isdir(path):
+        return path, "*"  # of a whole folder, ExampleGen takes the files that are named like the format
+    if os.path.isfile(path):
+        return os.path.dirname(path), glob.escape(os.path.basename(path))
+    parts = path.split("/")
     first = next((index for index in range(len(parts) - 1) if _is_pattern(parts, index)), len(parts) - 1)
     return "/".join(parts[:first]) or "/", "/".join(parts[first:])
 

@@ -138,6 +138,7 @@ def check_address(name: str, address: str) -> None:
 def _addresses(config: PipelineConfig) -> Iterator[tuple[str, str]]:
     given = {
         "data.path": config.data.path,
+        "data.eval_path": config.data.eval_path,
         "push.destination": config.push_destination,
         "evaluation.baseline": config.evaluation.baseline,
         "warm_start.checkpoint": None if config.warm_start is None else config.warm_start.checkpoint,

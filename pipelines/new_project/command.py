@@ -26,6 +26,10 @@ def init(
             "demo's data.",
         ),
     ] = None,
+    eval_data: Annotated[
+        str | None,
+        typer.Option("--eval", metavar="PATH", help="Rows to judge the model by; without it, rows of --data."),
+    ] = None,
     label: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="The column to predict; without it, it is guessed.")
     ] = None,
@@ -39,7 +43,7 @@ def init(
     if not folder.strip():
         raise typer.BadParameter("it is empty: name the folder of the new project.", param_hint="FOLDER")
     project = Path(folder)
-    check = write_project(project, data, label)
+    check = write_project(project, data, label, eval_data)
     for file in sorted(template_folder().iterdir()):
         if file.is_file():
             echo(f"wrote {project / file.name}")

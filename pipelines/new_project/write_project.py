@@ -33,7 +33,9 @@ _LEAST_BAD_RATE = 0.01
 _EVAL_ROWS = 500  # with fewer rows in all, the eval split has fewer than `evaluation.min_rows`
 
 
-def config_text(name: str, path: str, look: DataLook, label: LabelGuess, guesses: Sequence[Guess]) -> str:
+def config_text(
+    name: str, path: str, look: DataLook, label: LabelGuess, guesses: Sequence[Guess], eval_path: str | None = None
+) -> str:
     """Return the text of the YAML file.
 
     Args:
@@ -42,6 +44,7 @@ def config_text(name: str, path: str, look: DataLook, label: LabelGuess, guesses
       look: what the data's first rows hold.
       label: the guessed label.
       guesses: the role of each column; the label's own role is ignored.
+      eval_path: path of the rows for evaluation alone, if there are any.
     """
     features = [guess for guess in guesses if guess.column != label.column]
     names = feature_names([guess.column for guess in features])
@@ -49,15 +52,16 @@ def config_text(name: str, path: str, look: DataLook, label: LabelGuess, guesses
         *_header(look),
         f"name: {_flow(name)}",
         "",
-        *_data(path, look, features),
+        *_data(path, eval_path, look, features),
         "",
         *_label(label, look),
-        *_split(features),
+        *(_split(features) if eval_path is None else ()),
         "",
         *_features(features, names),
         *_vocabularies(features, names, look),
         *_model(label, names),
         *_left_out(features, look),
+        *(_few_rows(look) if eval_path is None else ()),
     ]
     return "\n".join(lines) + "\n"
 
@@ -85,9 +89,11 @@ def _header(look: DataLook) -> Iterator[str]:
     yield "# correct what is wrong, then run `tfx-embeddings validate` on this file, with --data for the columns."
 
 
-def _data(path: str, look: DataLook, features: Sequence[Guess]) -> Iterator[str]:
+def _data(path: str, eval_path: str | None, look: DataLook, features: Sequence[Guess]) -> Iterator[str]:
     yield "data:"
     yield f"  path: {_flow(path)}"
+    if eval_path is not None:
+        yield f"  eval_path: {_flow(eval_path)}"
     for key, value in look.section.items():
         yield _with_comment(f"  {key}: {_flow(value)}", f"guess: {look.reasons[key]}")
     tokens = [guess.column for guess in features if guess.role == "categorical"]
@@ -166,6 +172,9 @@ def _left_out(features: Sequence[Guess], look: DataLook) -> Iterator[str]:
         yield "# Columns that are left out:"
     for column, why in left_out:
         yield f"#   {_plain(column)}: guess: {_plain(why)}"
+
+
+def _few_rows(look: DataLook) -> Iterator[str]:
     if look.whole and look.rows < _EVAL_ROWS:
         yield ""
         yield f"# The data has {look.rows:,} rows, so its eval split has fewer than 100: a model judged on them is not"
@@ -207,21 +216,25 @@ def template_folder() -> Path:
     return Path(__file__).parent / "template"
 
 
-def write_project(folder: Path, data: str | None, label: str | None) -> DataCheck | None:
+def write_project(folder: Path, data: str | None, label: str | None, eval_data: str | None = None) -> DataCheck | None:
     """Write the files of a project.
 
     Args:
       folder: the project's folder; its name becomes that of the pipeline.
       data: path of the data; None takes the demo's data and its configuration.
       label: column of the label; None guesses it.
+      eval_data: path of the rows for evaluation alone; None holds out rows of `data`.
 
     Returns:
       what `validate --data` finds in the rows by the new configuration; None for the demo's.
 
     Raises:
-      ConfigError: a file exists already, there is no such data, or no column can be a feature or a label.
+      ConfigError: a file exists already, there is no such data, no column can be a feature or a label, or `eval_data`
+        is given without `data`.
       DataError: the data cannot be read.
     """
+    if eval_data is not None and data is None:
+        raise ConfigError(f"`--eval` is {eval_data!r}, and there is no `--data`: give the rows for training too.")
     name = re.sub(r"[^A-Za-z0-9_]+", "_", folder.absolute().name).strip("_")[:100] or "my_project"
     files = {path.name: path for path in sorted(template_folder().iterdir()) if path.is_file()}
     texts = {file: source.read_text(encoding="utf-8") for file, source in files.items()}
@@ -229,7 +242,7 @@ def write_project(folder: Path, data: str | None, label: str | None) -> DataChec
     with _named(folder):
         _check_new(folder, texts)
     if data is not None:
-        texts[CONFIG] = _guessed(folder, name, data, label)
+        texts[CONFIG] = _guessed(folder, name, data, label, eval_data)
     with _named(folder):
         _write(folder, texts)
     if data is None:
@@ -269,7 +282,7 @@ def _is_ours(path: Path, text: str) -> bool:
     return path.name != CONFIG and path.is_file() and path.read_bytes() == text.encode()
 
 
-def _guessed(folder: Path, name: str, data: str, label: str | None) -> str:
+def _guessed(folder: Path, name: str, data: str, label: str | None, eval_data: str | None) -> str:
     """Return the text of the configuration, which was checked."""
     look = look_at(data)
     guesses = guess_columns(look.columns, whole=look.whole)
@@ -283,7 +296,8 @@ def _guessed(folder: Path, name: str, data: str, label: str | None) -> str:
             f"`--data` is {data!r}: no column besides the label looks like tokens to embed ({columns}), and a model of "
             "this project needs at least one; write a configuration by hand."
         )
-    text = config_text(name, _path_in(folder, data), look, guessed, guesses)
+    eval_path = None if eval_data is None else _path_in(folder, eval_data)
+    text = config_text(name, _path_in(folder, data), look, guessed, guesses, eval_path)
     config_from_mapping(parse_yaml(text, CONFIG).values, folder)
     return text
 

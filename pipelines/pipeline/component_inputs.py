@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from components.example_gen.row_selection import SplitByFile
 from components.example_gen.settings import CsvFormat, Settings
 from embedding_core.config import ColumnConfig, InitializerConfig, TableOverrides, TableSettings
 from embedding_core.errors import ConfigError
@@ -153,7 +154,7 @@ def example_settings(config: PipelineConfig) -> Settings:
     return Settings(
         columns=column_kinds(config),
         row_filters=config.row_filters,
-        split=config.split,
+        split=config.split if config.data.eval_path is None else SplitByFile(),
         allowed_bad_rate=config.data.allowed_bad_rate,
         spans=data_spans(config.data),
         csv=CsvFormat(**{name: getattr(config.data, name) for name in CsvFormat.model_fields}),

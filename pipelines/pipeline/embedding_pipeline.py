@@ -55,7 +55,7 @@ from components import (
     VocabularyGen,
 )
 from pipelines.config import PipelineConfig
-from pipelines.config.sections import data_location
+from pipelines.config.sections import data_location, eval_pattern
 from pipelines.pipeline import component_inputs
 from pipelines.pipeline.fingerprint import code_fingerprint, preprocessing_fingerprint
 from pipelines.pipeline.gates import TrainedChannels, gates
@@ -101,6 +101,7 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         data_format=component_inputs.data_format(config),
         settings=component_inputs.example_settings(config),
         spans=target.spans,
+        eval_pattern=eval_pattern(config.data),
     )
     examples = example_gen.outputs["examples"]
     statistics_gen = StatisticsGen(

@@ -109,6 +109,8 @@ def choose_previous_run(
         vocabularies = search.matching_vocabularies(checkpoint, vocabularies, same=same)
     elif checkpoint is not None and vocabularies is not None:
         search.note_mismatch(checkpoint, vocabularies)
+    if checkpoint is not None and data.for_eval:
+        search.check_not_trained(checkpoint)
     if checkpoint is not None and not search.is_repeat:
         search.check_new(checkpoint, train_again=train_again)
     return PreviousRun(
@@ -239,6 +241,22 @@ class _Search:
                     "that overlap, or row filters that choose other rows of the same files."
                 )
             self.notes.append(f"{what}: it is trained on once more.")
+
+    def check_not_trained(self, checkpoint: str) -> None:
+        """Refuse files of `data.eval_path` that the tables were trained on: the figures would be too good.
+
+        Raises:
+          ConfigError: the content of one of the files is that of data behind the tables.
+        """
+        judged = dataclasses.replace(self._data, pieces=self._data.for_eval)
+        for run, examples in trainings_behind(self._trainings, checkpoint):
+            trained = trained_data(examples)
+            overlap = None if trained is None else compare(judged, trained)
+            if overlap is not None and overlap.shared:
+                raise ConfigError(
+                    f"`data.eval_path`: {self._repeated(overlap, run)}, which the tables of `{START}` {checkpoint!r} "
+                    "come from: a model cannot be judged by rows that it has seen; give others."
+                )
 
     def _same_step(self, training: Training) -> Overlap | None:
         """Return the overlap with a training on this run's own data; None for others, or if `again` is true."""

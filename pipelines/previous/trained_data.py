@@ -20,7 +20,7 @@ from embedding_core.errors import ConfigError, DataError
 from embedding_core.storage import file_digest
 from pipelines.config import PipelineConfig
 from pipelines.config.pipeline_config import PUSHED
-from pipelines.config.sections import data_location
+from pipelines.config.sections import data_location, eval_pattern
 from pipelines.lineage.graph import Node
 from pipelines.pipeline import component_inputs
 from pipelines.previous.finished_trainings import BASE, START, finished_trainings, references, trainings_behind
@@ -51,10 +51,11 @@ class TrainedData:
 
 @dataclasses.dataclass(frozen=True)
 class RunData:
-    """What this run reads: a digest of the settings that choose its rows, and the pieces."""
+    """What this run reads: a digest of the settings that choose its rows, the pieces, and those for evaluation alone."""
 
     rows: str
     pieces: Sequence[Piece]
+    for_eval: Sequence[Piece] = ()
 
 
 Kind: TypeAlias = Literal["same", "part", "none"]
@@ -80,9 +81,10 @@ def data_of_run(config: PipelineConfig) -> RunData:
     """Find the data that the configuration names, as ExampleGen finds it."""
     settings = component_inputs.example_settings(config)
     base, pattern = data_location(config.data)
-    files = find_files(base, pattern, component_inputs.data_format(config), settings.spans).files
-    rows = rows_digest(settings.to_json())
-    return RunData(rows, find_pieces(files, base, settings.spans))
+    data_format = component_inputs.data_format(config)
+    files = find_files(base, pattern, data_format, settings.spans, eval_pattern(config.data))
+    pieces, for_eval = find_pieces(files.files, base, settings.spans), find_pieces(files.eval, base, None)
+    return RunData(rows_digest(settings.to_json()), pieces, for_eval)
 
 
 def trained_data(examples: Node | None) -> TrainedData | None:
