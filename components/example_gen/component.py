@@ -75,8 +75,8 @@ class ExampleGen(FileBasedExampleGen):
 
     It extends TFX's file-based ExampleGen, which accepts patterns with {SPAN}, {VERSION} or {YYYY}, {MM}, {DD} and runs
     again when a file has changed. It keeps text as it is in the data, filters rows, and splits them by hash, column,
-    time, leave-one-out or file. It makes histories of users out of rows that are events. It reports bad rows, and sets them
-    aside up to an allowed rate.
+    time, leave-one-out or file. It makes histories of users out of rows that are events. It reports bad rows, and sets
+    them aside up to an allowed rate.
 
     Component `outputs` contains:
       - `examples`: Channel of type `Examples`: the splits "train" and "eval" as gzipped TFRecord of tf.Examples, the

@@ -186,8 +186,9 @@ def _check_header(path: str, header: list[str], settings: Settings) -> None:
     for name in header:
         if not _is_decoded(name):
             raise DataError(
-                f"{path}:1: the header holds bytes that are not {_shown(form)} ({_readable(settings.shown_name(name))}): "
-                "say how the file is written, such as `data: {encoding: latin-1}`."
+                f"{path}:1: the header holds bytes that are not {_shown(form)} "
+                f"({_readable(settings.shown_name(name))}): say how the file is written, such as "
+                "`data: {encoding: latin-1}`."
             )
     first = settings.shown_name(header[0])[:100]
     for delimiter in COMMON_DELIMITERS if len(header) == 1 else ():

@@ -63,7 +63,8 @@ class Labels:
                 f"{self.other}: label column {label.column!r} is neither 0 nor 1; the rows of {data} hold "
                 f"{self._seen()}. A label is 0 or 1, true or false, yes or no: say which value is 1 "
                 f"with `label: {{column: {label.column}, positive: ...}}`, from which number on with `above: ...`, "
-                f"predict each value as a class with `kind: multiclass`, or leave rows out by a row filter (column, in: [...]).{self._marks()}"
+                f"predict each value as a class with `kind: multiclass`, or leave rows out by a row filter (column, "
+                f"in: [...]).{self._marks()}"
             )
             yield True, DataError(text)
         if label.above is not None and not self.positive:

@@ -56,9 +56,8 @@ def check_data(config: PipelineConfig, rows: int | None = None) -> DataCheck:
     data_format = component_inputs.data_format(config)
     data = find_files(base, pattern, data_format, settings.spans, eval_pattern(config.data))
     read = sample(data.files, data_format, settings, rows, data.eval)
-    # A record may lack any feature, and a later one may have it.
-    absent = [*_absent(read, settings)] if data_format != "tfrecord" or read.whole else []
-    problems, warnings = absent, [*_column_warnings(config, read.columns, settings)]
+    problems = [*_absent(read, settings, may_lack=data_format == "tfrecord")]
+    warnings = [*_column_warnings(config, read.columns, settings)]
     uses = _uses(config)
     lines = [_files_line([*data.files, *data.eval], read, settings)]
     for name in settings.needed:
@@ -67,13 +66,12 @@ def check_data(config: PipelineConfig, rows: int | None = None) -> DataCheck:
     if read.tally is not None:
         problems += _row_problems(read.tally, settings, config.data.path, read.whole)
         lines += _tally_lines(read.tally, settings)
-        one_class = [*_label_warnings(read.tally, settings)]
-        if read.whole and not _draws_negatives(config) and config.model.run_fn is None:
-            problems += one_class
-        else:
-            warnings += one_class
         if read.tally.has_too_many_bad(settings):  # what the other rows hold may follow from the bad ones
             warnings = [*_bad_warnings(read.tally, settings, read.whole)]
+        elif read.whole and _needs_classes(config):
+            problems += _one_class(read.tally, settings)
+        else:
+            warnings += _one_class(read.tally, settings)
     return DataCheck(lines=tuple(lines), warnings=tuple(warnings), problems=tuple(problems))
 
 
@@ -84,10 +82,13 @@ def _files_line(files: Sequence[str], read: Sample, settings: Settings) -> str:
     return f"{which} {rows:,} rows of {source}; columns: {', '.join(map(settings.shown_name, read.names))}"
 
 
-def _absent(read: Sample, settings: Settings) -> Iterator[str]:
+def _absent(read: Sample, settings: Settings, *, may_lack: bool) -> Iterator[str]:
+    """Yield the needed columns that are absent; if records may lack any, only those that no record of the data has."""
     names = dict.fromkeys(read.names)
-    for name in settings.needed:
+    for name in settings.needed if read.whole or not may_lack else ():
         if name in read.lacking:
+            if may_lack:
+                continue
             file = os.path.basename(read.lacking[name])
             near = nearest(name, [settings.shown_name(other) for other in read.lacking if other != name])
             yield f"column {name!r} is not in every file: {file} has none; {near}"
@@ -173,11 +174,13 @@ def _tally_lines(tally: Tally, settings: Settings) -> Iterator[str]:
         yield from (f"  {row}" for row in tally.bad.first)
 
 
-def _draws_negatives(config: PipelineConfig) -> bool:
-    return config.training.negatives is not None or config.training.softmax is not None
+def _needs_classes(config: PipelineConfig) -> bool:
+    """Return whether training refuses rows of one class: it draws no negatives, and it is not the user's own."""
+    return config.training.negatives is None and config.training.softmax is None and config.model.run_fn is None
 
 
-def _label_warnings(tally: Tally, settings: Settings) -> Iterator[str]:
+def _one_class(tally: Tally, settings: Settings) -> Iterator[str]:
+    """Describe the binary labels that have one value in all rows."""
     rows = sum(tally.kept.values())
     for name, counts in tally.labels.items() if rows else ():
         label = settings.labels[name]

@@ -51,7 +51,7 @@ class TrainedData:
 
 @dataclasses.dataclass(frozen=True)
 class RunData:
-    """What this run reads: a digest of the settings that choose its rows, the pieces, and those for evaluation alone."""
+    """What this run reads: a digest of the settings that choose its rows, the pieces, and those that only judge."""
 
     rows: str
     pieces: Sequence[Piece]
