@@ -41,7 +41,7 @@ def run(config: Config, overrides: Override = None, again: Again = False, profil
     Exit code 3: the run finished, and nothing was pushed. 75: SIGTERM stopped the training; the same command resumes
     it.
     """
-    checked = _ready(config, overrides or (), _check_data)
+    checked = _ready(config, overrides or (), last=_check_data)
     try:
         with collector_paused():
             load_tensorflow()
@@ -76,7 +76,7 @@ def follow(
     try:
         if not _wait_for_data(config, overrides or (), until_idle=until_idle):
             return
-        checked = _ready(config, overrides or (), check_follows)
+        checked = _ready(config, overrides or (), first=check_follows)
         with collector_paused():
             load_tensorflow()
             from pipelines.local import following
@@ -106,14 +106,19 @@ def show_warnings(config: PipelineConfig) -> None:
 
 
 def _ready(
-    config: Path, overrides: Sequence[str], check: Callable[[PipelineConfig], None] = lambda _: None
+    config: Path,
+    overrides: Sequence[str],
+    *,
+    first: Callable[[PipelineConfig], None] = lambda _: None,
+    last: Callable[[PipelineConfig], None] = lambda _: None,
 ) -> PipelineConfig:
     """Check the configuration, its data and its metadata before anything heavy is loaded.
 
     Args:
       config: the YAML file.
       overrides: settings that override the file's.
-      check: a further check of the configuration.
+      first: a further check, made before the others.
+      last: a further check, made after the others, before anything is written.
     """
     from pipelines.config import load_config
     from pipelines.local.storage_errors import storage_errors_as_one
@@ -122,8 +127,8 @@ def _ready(
     from pipelines.previous.finished_trainings import check_references
 
     checked = load_config(config, overrides)
+    first(checked)
     example_settings(checked)  # checks them by ExampleGen's own rules
-    check(checked)
     for room in hooks("pipelines", "run"):
         room.check(checked)
     show_warnings(checked)
@@ -132,6 +137,7 @@ def _ready(
         echo(f"the metadata is of a previous release: it was upgraded, and {upgraded} is a backup", err=True)
     with storage_errors_as_one(checked):
         check_references(checked)
+    last(checked)
     prepare(checked)
     return checked
 

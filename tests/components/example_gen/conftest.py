@@ -55,10 +55,12 @@ def ingest(tmp_path):
                 list(does.process(element))
             return [executor._result(staging, step, number) for number in range(len(elements))]
 
-    def run(folder=tmp_path, *, data_format="csv", pattern="*", out=None, mode=None, **settings):
+    def run(folder=tmp_path, *, data_format="csv", pattern="*", out=None, mode=None, eval_pattern=None, **settings):
         examples = standard_artifacts.Examples()
         examples.uri = str(out or tmp_path / "out" / "examples")
-        config = example_gen_pb2.Input(splits=[example_gen_pb2.Input.Split(name="data", pattern=pattern)])
+        patterns = {"data": pattern} if eval_pattern is None else {"train": pattern, "eval": eval_pattern}
+        splits = [example_gen_pb2.Input.Split(name=name, pattern=glob) for name, glob in patterns.items()]
+        config = example_gen_pb2.Input(splits=splits)
         properties = {
             "input_base": str(folder),
             "input_config": proto_utils.proto_to_json(config),

@@ -88,7 +88,9 @@ def test_bad_rows_are_set_aside_up_to_the_allowed_rate(ingest, write):
 
 def test_more_bad_rows_than_allowed_are_one_error(ingest, write, tmp_path):
     path = write("id,x,side\n1,2,train\n" + "2,x,eval\n" * 9)
-    with pytest.raises(DataError, match=rf"9 of 10 rows.*\n  {path}:3: column 'x': 'x' is not a number") as error:
+    with pytest.raises(
+        DataError, match=rf"9 of 10 rows.*The first: {path}:3: column 'x': 'x' is not a number"
+    ) as error:
         ingest(columns={"id": "token", "x": "float"}, split=SIDES, allowed_bad_rate=0.5)
     assert "while running" not in str(error.value)
     assert not list((tmp_path / "out").rglob("*.gz"))
@@ -97,7 +99,7 @@ def test_more_bad_rows_than_allowed_are_one_error(ingest, write, tmp_path):
 
 def test_unclosed_quote_counts_the_lines_it_swallows(ingest, write):
     write('id,side\n1,train\n"2,eval\n3,eval\n4,eval\n')
-    words = r"3 of 4 rows.*\n.*data.csv:3: malformed CSV: unexpected end of data"
+    words = r"3 of 4 rows.*The first: .*data.csv:3: malformed CSV: unexpected end of data"
     with pytest.raises(DataError, match=words) as raised:
         ingest(columns={"id": "token"}, split=SIDES)
     assert raised.type is DataError, "more rows would not help: `follow` must not wait for them"
@@ -200,6 +202,29 @@ def test_names_of_folders_and_files_are_literal(ingest, write, tmp_path, name):
 
 
 FILTERS = [{"column": "x", "min": 0}]
+
+
+def test_rows_of_eval_files_are_the_eval_split(ingest, write):
+    write("x\n1\n2\n", "train.csv")
+    test = write("x\n3\n", "test.csv")
+    settings = {"columns": {"x": "float"}, "split": {"by": "file"}}
+    output = ingest(pattern="train.csv", eval_pattern="test.csv", **settings)
+    assert [row["x"] for row in output.rows("eval")] == [[3.0]]
+    assert output.facts["splits"] == {"train": 2, "eval": 1}
+    data = json.loads(output.artifact.get_string_custom_property("data"))
+    assert ([piece["source"] for piece in data["eval"]], len(data["pieces"])) == ([str(test)], 1)
+    with pytest.raises(DataError, match="would be in both splits"):
+        ingest(pattern="*.csv", eval_pattern="test.csv", **settings)
+
+
+def test_eval_files_see_the_events_of_training(ingest, write):
+    write("u,i,t\na,x,1\na,y,2\n", "train.csv")
+    write("u,i,t\na,z,3\n", "test.csv")
+    columns = {"i": "token", "h": "token"}
+    histories = {"user": "u", "time": "t", "columns": {"h": "i"}}
+    given = {"columns": columns, "split": {"by": "file"}, "histories": histories}
+    output = ingest(pattern="train.csv", eval_pattern="test.csv", **given)
+    assert [row["h"] for row in output.rows("eval")] == [[b"x", b"y"]]
 
 
 def test_examples_say_which_bytes_they_were_read_from(ingest, write):

@@ -134,8 +134,39 @@ def test_dense_codes_are_a_warning(checked):
     assert "column 'shape' look like codes (the label differs from number to number" in second
 
 
-def test_one_class_is_a_warning(checked):
-    assert "both classes" in "\n".join(checked(csv=CSV.replace(",0\n", ",1\n")).warnings)
+def test_one_class_in_all_rows_is_a_problem(checked):
+    csv = CSV.replace(",0\n", ",1\n")
+    assert ["both classes" in problem for problem in checked(csv=csv).problems] == [True]
+    found = checked(csv=csv, rows=50)
+    assert (["both classes" in warning for warning in found.warnings], found.problems) == ([True], ())
+
+
+def test_three_classes_name_the_kind(checked):
+    assert "`kind: multiclass`" in checked(csv=CSV.replace(",1\n", ",2\n")).problems[0]
+
+
+def test_wrong_encoding_is_one_error(checked, tmp_path):
+    checked()
+    (tmp_path / "rows.csv").write_bytes(CSV.replace("i1,", "è1,").encode("latin-1"))
+    found = check_data(load_config(tmp_path / "my.yaml"))
+    (problem,) = found.problems
+    assert problem.endswith("if the whole file is in another encoding, set it, such as `data: {encoding: latin-1}`")
+    assert (found.warnings, "\n" in problem, "row filter" in problem) == ((), False, False)
+
+
+def test_rows_of_eval_path_are_for_evaluation(checked, tmp_path):
+    (tmp_path / "test.csv").write_text(CSV)
+    found = checked("data={path: rows.csv, eval_path: test.csv}")
+    assert found.problems == ()
+    assert "rows: 200 for train, 200 for eval, 0 filtered out, 0 in neither split, 0 bad" in found.lines
+    (tmp_path / "test.csv").write_text(CSV.replace("bought", "sold"))
+    found = checked("data={path: rows.csv, eval_path: test.csv}")
+    assert "column 'bought' is not in every file: test.csv has none" in found.problems[0]
+
+
+def test_file_with_a_header_alone_lacks_no_column(checked, tmp_path):
+    (tmp_path / "empty.csv").write_text(CSV.splitlines()[0])
+    assert checked("data='*.csv'").problems == ()
 
 
 def test_some_rows_say_nothing_of_the_splits_of_all(checked):

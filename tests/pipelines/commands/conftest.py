@@ -13,6 +13,6 @@ TEXT = "data: rows.csv\nlabel: bought\nfeatures: {categorical: [item]}\n"
 def file(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(cli, "silence", lambda: None)
-    (tmp_path / "rows.csv").write_text("item,bought\na,1\n")
+    (tmp_path / "rows.csv").write_text("item,bought\n" + "".join(f"{row},{row % 2}\n" for row in range(40)))
     (tmp_path / "my.yaml").write_text(TEXT)
     return tmp_path / "my.yaml"

@@ -5,8 +5,8 @@ import pytest
 from components.example_gen.settings import format_of
 from components.example_gen.spans import Spans
 from embedding_core.errors import ConfigError
-from pipelines.config import config_from_mapping
-from pipelines.config.sections import Data, data_files, data_location, missing_spans, resolve
+from pipelines.config import config_from_mapping, load_config
+from pipelines.config.sections import Data, data_files, data_location, eval_pattern, missing_spans, resolve
 
 pytestmark = pytest.mark.light
 
@@ -201,3 +201,34 @@ def test_folder_of_the_file_counts_for_the_work_dir(tmp_path):
     assert config_from_mapping({**values, "work_dir": str(tmp_path / "w")}, folder).data.path == str(
         folder / "rows.csv"
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "other", "location"),
+    [
+        ("/a/b/train.csv", "/a/b/test.csv", ("/a/b", "train.csv", "test.csv")),
+        ("/a/{SPAN}.csv", "/b/test/x.csv", ("/", "a/{SPAN}.csv", "b/test/x.csv")),
+        ("gs://b/a/*.csv", "gs://b/test.csv", ("gs://b", "a/*.csv", "test.csv")),
+    ],
+)
+def test_both_paths_are_below_one_folder(path, other, location):
+    data = Data(path=path, eval_path=other)
+    assert (*data_location(data), eval_pattern(data)) == location
+
+
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        (["data.eval_path=rows.csv"], "would be in both splits"),
+        (["data.eval_path=absent.csv"], "`data.eval_path` is "),
+        (["data.eval_path='{SPAN}.csv'"], "it has no placeholders"),
+        (["data.eval_path=gs://b/test.csv"], "in the same bucket"),
+        (["data.eval_path=test.csv", "split.eval_fraction=0.1"], "leave out one of the two"),
+    ],
+)
+def test_eval_path_that_cannot_be_is_refused(tmp_path, sets, words):
+    for name in ("rows.csv", "test.csv"):
+        (tmp_path / name).write_text("item,label\na,1\n")
+    (tmp_path / "my.yaml").write_text("data: {path: rows.csv}\nlabel: label\nfeatures: {categorical: [item]}\n")
+    with pytest.raises(ConfigError, match=words):
+        load_config(tmp_path / "my.yaml", sets)

@@ -38,7 +38,7 @@ def test_report_that_fails_leaves_exit_code_and_outcome(tmp_path, monkeypatch, c
     from pipelines.local import run_local
     from pipelines.report import run_figures
 
-    (tmp_path / "rows.csv").write_text("item,label\na,1\n")
+    (tmp_path / "rows.csv").write_text("item,label\n" + "".join(f"{row},{row % 2}\n" for row in range(40)))
     (tmp_path / "my.yaml").write_text(CONFIG)
     store = sqlite_store(tmp_path / "runs.sqlite")
     evaluator, _ = recorded(store, "Evaluator", "ModelEvaluation")

@@ -40,6 +40,17 @@ def clicks(number):
     return f"u{number % 20},{number % 7},{tags},{number * 1.5},2026-01-{number % 28 + 1:02d},{number % 2}"
 
 
+def test_eval_file_is_judged_by_and_must_have_the_columns(tmp_path):
+    (tmp_path / "rows.csv").write_text(table("user,price,tags,cost,day,clicked", clicks))
+    (tmp_path / "test.csv").write_text(table("user,price,tags,cost,day,clicked", clicks, 100))
+    paths = [str(tmp_path / name) for name in ("rows.csv", "test.csv")]
+    found = write_project(tmp_path / "mine", paths[0], None, paths[1])
+    assert load_config(tmp_path / "mine" / CONFIG).data.eval_path == paths[1]
+    assert "rows: 200 for train, 100 for eval, 0 filtered out, 0 in neither split, 0 bad" in found.lines
+    with pytest.raises(ConfigError, match="there is no `--data`"):
+        write_project(tmp_path / "other", None, None, paths[1])
+
+
 def features(config):
     return [one.name for one in config.features.dense], [one.name for one in config.features.categorical]
 

@@ -102,6 +102,15 @@ def test_new_data_starts_from_the_newest_push(chain, days):
     assert found.notes == ("starts from version 2, trained on span 2.",)
 
 
+def test_eval_files_that_the_tables_saw_are_refused(chain, days):
+    asked = chain.asked((3, "wednesday"))
+    judged = dataclasses.replace(asked, for_eval=[piece(chain.folder, None, "monday")])
+    with pytest.raises(ConfigError, match=r"`data.eval_path`: .* was trained on by version 1"):
+        chain.find(judged)
+    fresh = dataclasses.replace(asked, for_eval=[piece(chain.folder, None, "friday")])
+    assert chain.find(fresh).checkpoint == chain.uri(days[1])
+
+
 def test_same_data_starts_from_what_its_run_started_from(chain, days):
     found = chain.find(chain.asked((2, "tuesday")), given(base="pushed", baseline="pushed"))
     assert found.checkpoint == chain.uri(days[0])
