@@ -78,8 +78,15 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
                 named = f"{named} ({describe_pieces(pieces)})"
             parts = 0 if settings.histories is None else number_of_parts(unpacked_bytes(files))
             train, for_eval = group_files(data.files), group_files(data.eval) if data.eval else []
-            settings_of_groups = settings.to_json(), settings.of_eval_files.to_json(), len(train)
-            read = functools.partial(_read_group, *settings_of_groups, properties[keys.DATA_FORMAT], staging, parts)
+            read = functools.partial(
+                _read_group,
+                settings.to_json(),
+                settings.of_eval_files.to_json(),
+                len(train),
+                properties[keys.DATA_FORMAT],
+                staging,
+                parts,
+            )
             groups = self._in_parallel("Ingest", read, [*train, *for_eval], staging)
             tally = sum_of(Tally.from_json(group["tally"]) for group in groups)
             digests = {path: digest for group in groups for path, digest in group["sha256"].items()}
