@@ -101,17 +101,11 @@ def _row_problems(tally: Tally, settings: Settings, data: str, whole: bool) -> I
     for certain, problem in tally.problems(settings, data):
         if whole or certain:
             yield str(problem)
-    if not whole and settings.allowed_bad_rate and tally.read == tally.bad.count:
-        yield (
-            f"{data}: none of the first {tally.read:,} rows can be used, and of a file only the first "
-            f"{bounds.SAMPLE_ROWS:,} rows and {bounds.SAMPLE_BYTES:,} bytes are checked: correct them."
-            f"{tally.bad.shown}"
-        )
 
 
 def _bad_warnings(tally: Tally, settings: Settings, whole: bool) -> Iterator[str]:
-    """Warn of a share of bad rows that ends a run if the rows that were not read have it too."""
-    if not whole and 0 < settings.allowed_bad_rate * tally.read < tally.bad.count < tally.read:
+    """Warn of too many bad rows, which end a run if the rows that were not read have as many."""
+    if not whole and settings.allowed_bad_rate:
         yield (
             f"{tally.bad.count:,} of the {tally.read:,} rows that were read cannot be used, more than "
             f"`allowed_bad_rate` {settings.allowed_bad_rate:g} allows.{tally.bad.shown}"
