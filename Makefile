@@ -154,7 +154,7 @@ docs: .docs/.ready ## build the site into build/site; a warning is an error
 	@touch $@
 
 demo: venv ## the whole pipeline on the Chicago taxi trips, ending with a report
-	$(BIN)/tfx-embeddings run pipelines/examples/taxi.yaml --set work_dir=$(CURDIR)/runs/taxi
+	$(BIN)/tfx-embeddings run pipelines/examples/taxi.yaml --no-quiet --set work_dir=$(CURDIR)/runs/taxi
 
 reference: venv ## write docs/configuration.md and the JSON Schema beside the examples
 	$(BIN)/python docs/configuration_page.py

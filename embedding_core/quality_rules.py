@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
@@ -24,6 +25,7 @@ RANKING_RULE = f"{', '.join(f'{measure}@K' for measure in MEASURES)}, with a who
 HIGHER_IS_BETTER = ("AUC", "CategoricalAccuracy")
 """The main metrics that grow as a model gets better; see `main_metric`."""
 _OTHER_NAMES = {"hit": "HitRate", "hits": "HitRate", "hr": "HitRate", "hitratio": "HitRate"}
+_CLOSE = 0.7  # a pair of letters that changed places, as in "ndgc"
 
 
 def main_metric(task: Objective) -> str:
@@ -60,11 +62,12 @@ def ranking_metric(name: object) -> RankingMetric | None:
 
 
 def meant_ranking_metric(name: str) -> str | None:
-    """Return the name of a ranking metric that was probably meant, such as "HitRate@10" for "hr@10"."""
+    """Return the name of a ranking metric that was probably meant, such as "NDCG@10" for "ndgc@10"."""
     measure, _, k = name.replace(" ", "").partition("@")
     folded = "".join(filter(str.isalpha, measure)).casefold()
     known = {name.casefold(): name for name in MEASURES} | _OTHER_NAMES
-    meant = f"{known.get(folded, '')}@{k}"
+    close = difflib.get_close_matches(folded, known, n=1, cutoff=_CLOSE)
+    meant = f"{known[close[0]] if close else ''}@{k}"
     return meant if ranking_metric(meant) else None
 
 

@@ -57,6 +57,7 @@ from embedding_core.storage import readable_as
 _HIDDEN = "version"
 _ORDER_LOCK = ".versions.lock"
 _SET_ASIDE = ".damaged-"
+_SERVING = "serving"  # the folder of versions in a work_dir, by default
 _LARGEST_VERSION = 2**63 - 1
 
 
@@ -155,20 +156,33 @@ def require_local(base: StrPath) -> None:
         )
 
 
+def _require_numbers(base: StrPath) -> None:
+    """Refuse what is not a local folder with a numbered entry.
+
+    Raises:
+      ConfigError: `base` is another folder, a file, or an address.
+    """
+    require_local(base)
+    root = Path(base).absolute()
+    if root.is_dir() and number_names(root):
+        return
+    meant = root / _SERVING
+    problem = "has no version" if root.is_dir() else "is not a folder"
+    remedy = f"name the folder of the served versions (`push.destination`), such as runs/x/{_SERVING}."
+    if meant.is_dir() and number_names(meant):
+        remedy = f"did you mean {str(meant)!r}?"
+    raise ConfigError(f"{str(root)!r} {problem}: {remedy}")
+
+
 def _require_versions(base: StrPath) -> None:
     """Refuse a folder with a numbered entry that is not a published version: that entry must not be removed.
 
     Raises:
       ConfigError: `base` is not a local folder, has no numbered entry, or has one that is not a version.
     """
-    require_local(base)
+    _require_numbers(base)
     root = Path(base).absolute()
-    if not root.is_dir():
-        raise ConfigError(f"{str(root)!r} is not a folder: name the folder of versions.")
-    numbers = number_names(root)
-    if not numbers:
-        raise ConfigError(f"{str(root)!r} has no version: name the folder of versions, such as runs/x/serving.")
-    for name in sorted(numbers):
+    for name in sorted(number_names(root)):
         _require_version(root / name)
 
 
@@ -324,10 +338,10 @@ def roll_back(base: StrPath, to: int | None = None) -> Publication:
       to: the version to go back to; None for the one before the newest.
 
     Raises:
-      ConfigError: the version does not exist, or is the newest.
+      ConfigError: `base` is not a folder of versions, or the version does not exist or is the newest.
       CheckpointError: the version or one of its updates is damaged.
     """
-    require_local(base)
+    _require_numbers(base)
     there = served_versions(base)
     target = there[-2] if to is None and len(there) > 1 else to
     if target is None:

@@ -1,7 +1,7 @@
 """Exports SavedModels that look up on CPU, hold their vocabularies, and load with TensorFlow alone."""
 
 from embedding_core.serving.export import export_embeddings, export_model
-from embedding_core.serving.requests import named_inputs, public_facts, synthetic_rows
+from embedding_core.serving.requests import named_inputs, public_facts, public_rows, synthetic_rows
 from embedding_core.serving.serving_module import ExportForm, columns_of
 
 __all__ = [
@@ -11,5 +11,6 @@ __all__ = [
     "export_model",
     "named_inputs",
     "public_facts",
+    "public_rows",
     "synthetic_rows",
 ]

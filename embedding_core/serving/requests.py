@@ -1,6 +1,6 @@
-"""Makes up requests, and turns serialized rows into a request's named tensors.
+"""Makes up requests, chooses rows that a request may show, and turns serialized rows into named tensors.
 
-A column gets tokens of its vocabulary, so that the request looks up real rows. A private column, or one that shares its
+In a made-up request, a column gets tokens of its vocabulary, so that the request looks up real rows. A private column, or one that shares its
 vocabulary or raw column with a private one, gets made-up tokens. Raw ids count up from 0, and dense columns get made-up
 values.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -74,6 +74,56 @@ def _values(
             tokens = _first_tokens(vocabularies[table.vocabulary], count)
             values[column.name] = [_value(column, token) for token in tokens] or _made_up(column.dtype, count)
     return values
+
+
+def public_rows(
+    config: EmbeddingConfig,
+    dense: DenseInputs | None,
+    vocabularies: Mapping[str, str | os.PathLike[str]],
+    rows: Sequence[bytes],
+    count: int,
+) -> list[bytes]:
+    """Choose rows that a request may show: those that lack the fewest columns, the shortest first.
+
+    Made-up values replace those of private columns, and those of every column that a `preprocessing_fn` reads if its
+    result is private.
+
+    Args:
+      config: tables and features of the model.
+      dense: source of its dense inputs and of columns `after_transform`; None if there are none.
+      vocabularies: path of the plain token file by vocabulary name.
+      rows: serialized tf.Examples of the data.
+      count: number of rows to return; synthetic rows follow if the data has too few that fit the named tensors.
+    """
+    columns = columns_of(config, dense)
+    inputs = set(columns.inputs.values())
+    examples = [tf.train.Example.FromString(rows[number]) for number in named_inputs(columns, rows)[1]]
+    for example in examples:
+        for name in set(example.features.feature) - inputs:
+            del example.features.feature[name]
+    examples.sort(key=lambda example: (_lacking(example, inputs), example.ByteSize()))
+    made_up, hidden = synthetic_rows(config, dense, vocabularies, count), _hidden_columns(config, dense) & inputs
+    for example, row in zip(examples, made_up, strict=False):
+        features = tf.train.Example.FromString(row).features.feature
+        for name in hidden:
+            example.features.feature[name].CopyFrom(features[name])
+    return [*(example.SerializeToString() for example in examples[:count]), *made_up[len(examples) :]]
+
+
+def _lacking(example: tf.train.Example, columns: Iterable[str]) -> int:
+    """Count the columns of which a row has no value."""
+    features = example.features.feature
+    kinds = {name: features[name].WhichOneof("kind") for name in columns if name in features}
+    return sum(not (kinds.get(name) and getattr(features[name], str(kinds[name])).value) for name in columns)
+
+
+def _hidden_columns(config: EmbeddingConfig, dense: DenseInputs | None) -> set[str]:
+    """Return the columns whose values may not be shown."""
+    public = public_facts(config)["columns"]
+    columns = [feature.column for feature in config.features if feature.column is not None]
+    hidden = {column.name: column for column in columns if column.name not in public}
+    is_computed = any(column.after_transform for column in hidden.values())
+    return {*hidden, *(dense.spec if dense is not None and is_computed else ())}
 
 
 def public_facts(config: EmbeddingConfig) -> Json:

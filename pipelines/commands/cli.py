@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
 import sys
 import traceback
@@ -50,6 +51,16 @@ if TYPE_CHECKING:
 
 NEED_TFX = frozenset({"run", "follow", "compile", "parity", "metadata", "lineage"})
 """Commands that import TFX, TensorFlow Transform or ML Metadata."""
+_OTHER_NAMES = {
+    "train": "run",
+    "fit": "run",
+    "start": "run",
+    "new": "init",
+    "check": "validate",
+    "diff": "compare",
+    "undo": "rollback",
+    "revert": "rollback",
+}  # of commands in other programs
 
 
 class InstalledCommands(TyperGroup):
@@ -68,14 +79,20 @@ class InstalledCommands(TyperGroup):
         return [name for name in names if name not in NEED_TFX]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Find a command by its name.
+        """Find a command by its name; fail with the nearest name if there is none.
 
         Raises:
           ConfigError: the command needs TFX, which is not installed.
         """
         if cmd_name in NEED_TFX:
             require_package("tfx", f"`{cmd_name}` needs TFX, which is not installed")
-        return super().get_command(ctx, cmd_name)
+        command = super().get_command(ctx, cmd_name)
+        if command is None:
+            names = {name: name for name in self.commands} | _OTHER_NAMES
+            close = difflib.get_close_matches(cmd_name.casefold(), names, n=1)
+            remedy = f"did you mean {names[close[0]]!r}?" if close else "see `--help`."
+            ctx.fail(f"there is no command {cmd_name!r}: {remedy}")
+        return command
 
 
 # Defines the command line, `tfx-embeddings`. Heavy packages are imported only by the commands that need them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -29,13 +30,26 @@ Profile = Annotated[
 ]
 
 
+Quiet = Annotated[
+    bool | None,
+    typer.Option(
+        "--quiet/--no-quiet",
+        help="Print three lines: the outcome, the main metric, the report's path. By default if the output is not a "
+        "terminal.",
+        show_default=False,
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.command()(run)
     app.command()(follow)
 
 
-def run(config: Config, overrides: Override = None, again: Again = False, profile: Profile = False) -> None:
+def run(
+    config: Config, overrides: Override = None, again: Again = False, profile: Profile = False, quiet: Quiet = None
+) -> None:
     """Run the pipeline of CONFIG. The same command resumes a run that was stopped.
 
     Exit code 3: the run finished, and nothing was pushed. 75: SIGTERM stopped the training; the same command resumes
@@ -48,7 +62,10 @@ def run(config: Config, overrides: Override = None, again: Again = False, profil
             from pipelines.local import run_local
 
         changed = [override.partition("=")[0].strip() for override in overrides or ()]
-        result, _ = run_local.run(checked, again=again, changed=changed, profile=profile, is_ready=True)
+        is_quiet = not sys.stdout.isatty() if quiet is None else quiet
+        result, _ = run_local.run(
+            checked, again=again, changed=changed, profile=profile, quiet=is_quiet, is_ready=True
+        )
     except KeyboardInterrupt:
         raise typer.Exit(_stopped()) from None
     if not result.pushed:

@@ -77,6 +77,13 @@ _RULE = f"one of {', '.join(METRICS)}, or of {RANKING_RULE}"
 _AT_K = {"type": "string", "pattern": rf"^({'|'.join(MEASURES)})@([1-9]\d{{0,2}}|{LARGEST_K})$"}
 
 
+def _metrics(value: Any) -> Any:
+    if isinstance(value, str):
+        known = value in METRICS or ranking_metric(value) is not None
+        raise ValueError(f"it must be a list{f': write [{value}].' if known else f'.{_meant(value)}'}")
+    return value
+
+
 def _metric(value: Any) -> Any:
     if value in METRICS or ranking_metric(value) is not None:
         return value
@@ -149,7 +156,7 @@ class Evaluation(RankingProtocol):
 
     PATHS = ("baseline",)
 
-    metrics: Listed[_Metric] | None = None
+    metrics: Annotated[Listed[_Metric] | None, BeforeValidator(_metrics)] = None
     slices: Listed[_Slice] = ()
     thresholds: ByName[Threshold] = Field(default_factory=dict)
     baseline: Text | None = None

@@ -56,11 +56,13 @@ class Display:
 
     Args:
       console: the console to write to; a terminal gets the live display, anything else plain lines.
+      quiet: whether only what is said is shown; the log then has the progress.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, quiet: bool = False) -> None:
         self._console = console
-        self._live = self._console.is_terminal
+        self._quiet = quiet
+        self._live = self._console.is_terminal and not quiet
         self._bars = Progress(
             TextColumn("  {task.description}"),
             BarColumn(),
@@ -77,7 +79,8 @@ class Display:
         self._before: Sink | None = None
 
     def __enter__(self) -> Display:
-        self._before = set_sink(self._sink)
+        if not self._quiet:
+            self._before = set_sink(self._sink)
         self._bars.start()
         return self
 
@@ -90,6 +93,8 @@ class Display:
 
     def node_changed(self, run: NodeRun) -> None:
         """Show that a node started or ended."""
+        if self._quiet:
+            return
         name = f"[{run.index:>2}/{run.count}] {run.node}"
         if run.state == "running":
             if self._live:

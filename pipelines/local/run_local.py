@@ -38,7 +38,7 @@ from pipelines.previous.find_previous_run import find_previous_run
 from pipelines.report.evaluation_results import output_of
 from pipelines.report.html_report import save_report
 from pipelines.report.run_report import NodeRun, Report, RunResult
-from pipelines.report.screen_report import print_outcome, print_report
+from pipelines.report.screen_report import print_outcome, print_report, print_summary
 
 # Decides whether the version that a run pushed, or took from the cache, is served or has to be pushed again.
 
@@ -115,6 +115,7 @@ def run(
     profile: bool = False,
     keep_transform: bool = False,
     printed: bool = True,
+    quiet: bool = False,
     is_ready: bool = False,
 ) -> tuple[RunResult, Report | None]:
     """Run the pipeline, write its report into the work_dir, and print it.
@@ -130,6 +131,7 @@ def run(
       profile: measure what each node uses, and show it in the report.
       keep_transform: keep the TransformGraph that the run starts from, if the preprocessing is the same.
       printed: whether the report is also printed.
+      quiet: whether progress and notes are left out, and only three lines of the report are printed.
       is_ready: whether `ready_metadata` was called before.
 
     Returns:
@@ -155,14 +157,14 @@ def run(
             scratch_tempdir("run"),
             run_lock(config),
             captured(config.work_dir) as screen,
-            Display(console or SafeConsole(file=screen, highlight=False)) as display,
+            Display(console or SafeConsole(file=screen, highlight=False), quiet=quiet) as display,
             _found_by_workers(config),
         ):
             if upgraded is not None:
                 display.say(f"the metadata is of a previous release: it was upgraded, and {upgraded} is a backup")
             _tidy(config, display.say)
             previous = find_previous_run(config, again=again, keep_transform=keep_transform)
-            for note in previous.notes:
+            for note in () if quiet else previous.notes:
                 display.say(note)
             nodes, pushed = _run_until_served(config, previous, display, stage, again=again)
             result = read_result(open_store(config.metadata_path), nodes, pushed)
@@ -181,7 +183,7 @@ def run(
                 line = " ".join(str(error).split())
                 display.say(f"warning: the report of this run could not be made: {type(error).__name__}: {line}")
     if printed and report is not None:
-        print_report(report, page)
+        (print_summary if quiet else print_report)(report, page)
     elif printed:
         print_outcome(result)
     return result, report

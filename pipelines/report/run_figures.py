@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from ml_metadata import MetadataStore
+from tensorflow.core.protobuf import saved_model_pb2
 
 from components.artifact_files import read_embedding_config
 from components.example_gen.spans import Gaps
@@ -21,10 +22,11 @@ from embedding_core.checkpoint.remap import REPORT as REMAP_REPORT
 from embedding_core.config import EmbeddingConfig
 from embedding_core.display import shown_token
 from embedding_core.rooms import hooks
-from embedding_core.serving import columns_of, named_inputs, synthetic_rows
-from embedding_core.storage import read_json
+from embedding_core.serving import columns_of, named_inputs, public_rows
+from embedding_core.storage import folder_digests, json_digest, read_json
 from embedding_core.tasks import prediction_name
 from embedding_core.training.finished_run import RunDescription
+from embedding_core.training.row_stream import batches_once
 from embedding_core.training_config import Training
 from embedding_core.vocabulary import Vocabulary, load_vocabularies
 from pipelines.config import PipelineConfig
@@ -79,12 +81,13 @@ def collect_report(
     run = RunDescription.load(by_type["ModelRun"].uri)
     graph, tokens = by_type["TransformGraph"].uri, by_type["components.Vocabularies"].uri
     history = read_json(os.path.join(by_type["ModelRun"].uri, "history.json"))
+    eval_files = _files(by_type["Examples"], "eval")
     compared = known_quality(reports, runs, result.version)
     if compared is None:
         scores, rows = compare_with_baselines(
             sources_of_run(run, transform_graph=graph).inputs(tokens, run.vocabularies),
             train_files=_files(by_type["Examples"], "train"),
-            eval_files=_files(by_type["Examples"], "eval"),
+            eval_files=eval_files,
             model_folder=os.path.join(by_type["Model"].uri, "Format-Serving"),
             candidate=_candidate(config.training),
             counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
@@ -101,8 +104,9 @@ def collect_report(
         seconds_with_cache=sum(node["made_in"] for node in nodes),
         nodes=nodes,
         push=result,
-        query=_request_text(result, lineage[pushed], run, tokens, graph) if result.pushed else "",
+        query=_request_text(result, lineage[pushed], run, by_type, eval_files) if result.pushed else "",
         **compared,
+        eval_digest=json_digest(folder_digests(os.path.join(by_type["Examples"].uri, "Split-eval"))),
         evaluation=[
             *judged_metrics(config, evaluation, quality),
             *check_rows(*gates.values()),
@@ -398,46 +402,68 @@ def _line_breaks(vocabularies: Iterable[Vocabulary]) -> dict[str, str]:
 
 # Writes Python code that sends a request to a pushed version, with the names and types of its inputs.
 #
-# The code runs unchanged. Its values are synthetic (`embedding_core.serving.synthetic_rows`): tokens of private columns
-# are invented.
+# The code runs unchanged. Its values are those of rows of the eval split; values of private columns are made up.
 
 _REQUEST_ROWS = 2
+_CHOSEN_FROM = 100
+_ANSWERS = {"top_k": ("tokens", "scores")}
 
 
-def _request_text(result: RunResult, push: Node, run: RunDescription, vocabularies: str, transform_graph: str) -> str:
-    """Write Python code that scores two rows with the signature `raw` of a version, and needs only TensorFlow.
+def _request_text(
+    result: RunResult, push: Node, run: RunDescription, by_type: Mapping[str, Node], eval_files: Sequence[str]
+) -> str:
+    """Write Python code that sends two rows to a version: it needs only TensorFlow.
+
+    It asks for the best candidates of a model that retrieves, and for the predictions of any other.
 
     Args:
       result: what the run did.
       push: the PushedModel of the version, of which optional rooms may write notes.
       run: `training.json` of the ModelRun.
-      vocabularies: folder of the Vocabularies artifact.
-      transform_graph: folder of the TransformGraph artifact.
+      by_type: artifacts of the run, by type.
+      eval_files: files of the eval split.
     """
-    dense = sources_of_run(run, transform_graph=transform_graph).of_features()
-    files = {name: os.path.join(vocabularies, f"{name}.txt") for name in run.vocabularies}
-    named, _ = named_inputs(columns_of(run.config, dense), synthetic_rows(run.config, dense, files, _REQUEST_ROWS))
-    inputs = [f'    "{name}": tf.constant({_literal(value)}),  # {_type_text(value)}' for name, value in named.items()]
+    dense = sources_of_run(run, transform_graph=by_type["TransformGraph"].uri).of_features()
+    folder = by_type["components.Vocabularies"].uri
+    files = {name: os.path.join(folder, f"{name}.txt") for name in run.vocabularies}
+    rows = next((rows.numpy().tolist() for _, rows in batches_once(eval_files, _CHOSEN_FROM)), [])
+    named, _ = named_inputs(
+        columns_of(run.config, dense), public_rows(run.config, dense, files, rows, _REQUEST_ROWS)
+    )
+    signature, wanted = _signature(os.path.join(by_type["Model"].uri, "Format-Serving", "saved_model.pb"))
+    given = {name: value for name, value in named.items() if name in wanted}
+    answers = _ANSWERS.get(signature, [prediction_name(run.tasks, task) for task in run.tasks])
+    has_nan = any(np.isnan(value).any() for value in given.values() if value.dtype == np.float32)
     notes = "".join(room.request_note(push.facts) for room in hooks("pipelines", "run"))
     return notes + "\n".join(
         [
+            *(["from math import nan  # a missing value"] if has_nan else []),
             "import tensorflow as tf",
             f"model = tf.saved_model.load({result.destination!r})",
             "inputs = {",
-            *inputs,
+            *(f'    "{name}": tf.constant({_literal(value)}),  # {_type_text(value)}' for name, value in given.items()),
             "}",
-            'answer = model.signatures["raw"](**inputs)',
-            *(f'print(answer["{prediction_name(run.tasks, task)}"].numpy())' for task in run.tasks),
+            f'answer = model.signatures["{signature}"](**inputs)',
+            *(f'print(answer["{name}"].numpy())' for name in answers),
         ]
     )
+
+
+def _signature(saved_model: str) -> tuple[str, Collection[str]]:
+    """Return the signature of a SavedModel that a request asks, and the names of its inputs."""
+    with open(saved_model, "rb") as file:
+        signatures = saved_model_pb2.SavedModel.FromString(file.read()).meta_graphs[0].signature_def
+    name = next((name for name in _ANSWERS if name in signatures), "raw")
+    return name, signatures[name].inputs.keys()
 
 
 def _literal(value: npt.NDArray[Any]) -> str:
     """Write the arguments of `tf.constant`: the array as a literal, and its dtype if it is neither float32 nor text."""
     if value.dtype == object:
         return repr([_decoded(item) for item in value.tolist()])
-    dtype = "" if value.dtype == np.float32 else f", tf.{value.dtype.name}"
-    return f"{value.tolist()!r}{dtype}"
+    if value.dtype == np.float32:
+        return repr(value.astype(str).astype(np.float64).tolist())  # with the digits that tell it from other float32
+    return f"{value.tolist()!r}, tf.{value.dtype.name}"
 
 
 def _decoded(value: Any) -> Any:

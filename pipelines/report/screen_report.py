@@ -47,6 +47,14 @@ def print_report(report: Report, html: str, console: Console | None = None) -> N
     console.print(f"report: {html}", **PLAIN)
 
 
+def print_summary(report: Report, html: str, console: Console | None = None) -> None:
+    """Print three lines: what was pushed or why not, the main metric, and the path of the full report."""
+    console = console or SafeConsole(highlight=False)
+    print_outcome(report.push, console)
+    console.print(report.headline, **PLAIN)
+    console.print(f"report: {html}", **PLAIN)
+
+
 def print_outcome(result: RunResult, console: Console | None = None) -> None:
     """Print whether a run pushed a version, which, or why not; to standard output by default."""
     console = console or SafeConsole(highlight=False)
