@@ -79,20 +79,23 @@ class InstalledCommands(TyperGroup):
         return [name for name in names if name not in NEED_TFX]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Find a command by its name; fail with the nearest name if there is none.
+        """Find a command by its name.
 
         Raises:
           ConfigError: the command needs TFX, which is not installed.
         """
         if cmd_name in NEED_TFX:
             require_package("tfx", f"`{cmd_name}` needs TFX, which is not installed")
-        command = super().get_command(ctx, cmd_name)
-        if command is None:
+        return super().get_command(ctx, cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command of the arguments; fail with the nearest name if there is none."""
+        if self.get_command(ctx, args[0]) is None:
             names = {name: name for name in self.commands} | _OTHER_NAMES
-            close = difflib.get_close_matches(cmd_name.casefold(), names, n=1)
+            close = difflib.get_close_matches(args[0].casefold(), names, n=1)
             remedy = f"did you mean {names[close[0]]!r}?" if close else "see `--help`."
-            ctx.fail(f"there is no command {cmd_name!r}: {remedy}")
-        return command
+            ctx.fail(f"there is no command {args[0]!r}: {remedy}")
+        return super().resolve_command(ctx, args)
 
 
 # Defines the command line, `tfx-embeddings`. Heavy packages are imported only by the commands that need them.

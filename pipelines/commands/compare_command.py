@@ -1,20 +1,20 @@
-"""Defines `tfx-embeddings compare`, which prints settings and figures that differ between two versions."""
+"""Defines `tfx-embeddings compare`, which shows what changed between two versions, and whether it is better."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from components.installed import require_package
 from embedding_core.errors import DataError, nearest
 from embedding_core.storage import read_json
 from pipelines.commands.shared_options import AsJson, Override
-from pipelines.console.terminal import PLAIN, SafeConsole, echo
+from pipelines.console.terminal import PLAIN, SafeConsole, check_output, echo, print_table, write_output
 from pipelines.local.work_dir import REPORTS
 from pipelines.report.run_report import Figures, flatten
 
@@ -27,11 +27,7 @@ _DROPPED = (
     "gates",
     "query",
 )  # they differ in every run, or are too many to compare by eye
-# Figures by token or variable, and notes. They differ in hundreds of lines from day to day: the screen shows them with
-# `--all` only.
-_DETAILS = re.compile(
-    r"(drift|warm_start\.(tables|dense)|training_note)\b|vocabularies\..*\.(digest|sample|evolution)\b"
-)
+_LINES, _METRICS, _WIDTH = 10, 4, 100  # of what is printed without `--all`
 
 _Name = Annotated[
     str,
@@ -51,31 +47,49 @@ def compare(
     ],
     first: _Name,
     second: _Name,
-    everything: Annotated[bool, typer.Option("--all", help="Print also what is equal, and figures by token.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Print every setting and figure that differs.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page with the curves of both instead of printing.")
+    ] = None,
     as_json: AsJson = False,
     overrides: Override = None,
 ) -> None:
-    """Print the settings and figures that differ between two versions.
+    """Print in ten lines what changed between two versions, by how much, and whether it is better or worse.
 
-    Figures by token are printed with `--all` or `--json`. Exit code 1: a version has no report.
+    `--json` prints all that differs. Exit code 1: a version has no report.
     """
+    if html is not None:
+        require_package("jinja2", "`compare --html` needs jinja2 and matplotlib, which come with TFX")
+        check_output("--html", html)
     folder = _reports_of(config, overrides or [])
-    reports = [_load(folder, name) for name in (first, second)]
-    differences = {
-        part: _beside(*(function(report) for report in reports), everything=everything)
-        for part, function in (("settings", _settings), ("figures", _figures))
-    }
-    if as_json:
-        echo(json.dumps(differences, indent=1))
-        return
+    names = (first, second)
+    reports = [_load(folder, name) for name in names]
+    settings, figures = (_differences(*map(function, reports)) for function in (_settings, _figures))
     console = SafeConsole(highlight=False)
-    for part, rows in differences.items():
-        console.print(f"{part}:" + ("" if rows else " no differences"), **PLAIN)
-        shown = {key: pair for key, pair in rows.items() if everything or part == "settings" or not _DETAILS.match(key)}
-        for line in _lines(shown, first, second):
-            console.print(line, **PLAIN)
-        if len(shown) < len(rows):
-            console.print(f"  {len(rows) - len(shown):,} more, by token or by variable: `--all` prints them", **PLAIN)
+    if html is not None:
+        from pipelines.report.html_report import comparison_html
+
+        notes = [*_other_rows(reports), *_outcomes(reports, names)]
+        write_output("--html", html, comparison_html(reports, names, _metrics(reports, names), settings, notes))
+        echo(f"wrote {html}")
+    elif as_json:
+        echo(json.dumps({"settings": settings, "figures": figures}, indent=1))
+    elif everything:
+        for part, rows in (("settings", settings), ("figures", figures)):
+            console.print(f"{part}:" + ("" if rows else " no differences"), **PLAIN)
+            for line in _lines(rows, *names):
+                console.print(line, **PLAIN)
+    else:
+        metrics = _metrics(reports, names)[:_METRICS]
+        print_table(console, "", metrics)
+        lines = [*_other_rows(reports), *_outcomes(reports, names)]
+        left = _LINES - 1 - len(lines) - (len(metrics) + 1 if metrics else 0)
+        changed = [f"{key}: {_shown(old)} -> {_shown(new)}" for key, (old, new) in settings.items()]
+        for line in [*lines, *changed[:left]]:
+            console.print(line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}...", **PLAIN)
+        rest = f"{len(changed[left:]):,} more settings and {len(figures):,} figures" if changed[left:] else ""
+        rest = rest or f"{len(changed) or 'no'} settings and {len(figures) or 'no'} figures"
+        console.print(f"{rest} differ" + (": `--all` prints all" if settings or figures else ""), **PLAIN)
 
 
 def _reports_of(config: Path, overrides: list[str]) -> Path:
@@ -106,6 +120,46 @@ def _checked(report: Any) -> Figures:
     return dict(report)
 
 
+def _metrics(reports: Sequence[Figures], names: Sequence[str]) -> list[dict[str, str]]:
+    """Return the metrics of both models of which higher or lower values are better, in the order of the second."""
+    from pipelines.config.metrics import direction_of
+
+    old, new = ({row["metric"]: row["value"] for row in report.get("evaluation", ())} for report in reports)
+    rows = []
+    for metric, value in new.items():
+        before, direction = old.get(metric), direction_of(metric.rpartition("/")[2])
+        if before is None or value is None or not direction:
+            continue
+        better = (value - before) * direction
+        rows.append(
+            {
+                "metric": metric,
+                f"{names[0]} ": _shown(before),  # a version may be compared with itself
+                names[1]: _shown(value),
+                "change": f"{value - before:+.4g}",
+                "": "better" if better > 0 else "worse" if better < 0 else "same",
+            }
+        )
+    return rows
+
+
+def _other_rows(reports: Sequence[Figures]) -> Iterator[str]:
+    """Warn if the metrics of the reports are of different rows."""
+    digests = [report.get("eval_digest") for report in reports]
+    settings = [[report["configuration"].get(key) for key in ("data", "split")] for report in reports]
+    rows = [[report.get("eval_rows"), report.get("labels"), *of_run] for report, of_run in zip(reports, settings)]
+    if digests[0] != digests[1] if all(digests) else rows[0] != rows[1]:
+        counts = " and ".join(_shown(report.get("eval_rows")) for report in reports)
+        yield f"warning: the eval rows differ ({counts} rows): a change may come from them, not from the model"
+
+
+def _outcomes(reports: Sequence[Figures], names: Sequence[str]) -> Iterator[str]:
+    """Say why nothing was pushed."""
+    for report, name in zip(reports, names, strict=True):
+        if not report["push"]["pushed"]:
+            yield f"{name}: nothing was pushed: {report['push']['reason']}"
+
+
 def _settings(report: Figures) -> Figures:
     return dict(flatten(report["configuration"], with_lists=True))
 
@@ -119,10 +173,9 @@ def _figures(report: Figures) -> Figures:
     }
 
 
-def _beside(first: Figures, second: Figures, *, everything: bool) -> dict[str, list[Any]]:
-    keys = dict.fromkeys([*first, *second])
-    pairs = {key: [first.get(key), second.get(key)] for key in keys}
-    return {key: pair for key, pair in pairs.items() if everything or pair[0] != pair[1]}
+def _differences(first: Figures, second: Figures) -> dict[str, list[Any]]:
+    pairs = {key: [first.get(key), second.get(key)] for key in dict.fromkeys([*first, *second])}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _lines(rows: Mapping[str, list[Any]], first: str, second: str) -> Iterator[str]:

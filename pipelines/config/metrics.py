@@ -73,6 +73,10 @@ _SHARES = (  # in 0 .. 1
     *("AUC", "AUCPrecisionRecall", "BinaryAccuracy", "CategoricalAccuracy", "GroupAUC", "Precision", "Recall"),
     "Top5CategoricalAccuracy",
 )
+_LOWER_IS_BETTER = (
+    *("BinaryCrossEntropy", "CategoricalCrossEntropy"),
+    *("MeanAbsoluteError", "MeanSquaredError", "RootMeanSquaredError"),
+)
 _RULE = f"one of {', '.join(METRICS)}, or of {RANKING_RULE}"
 _AT_K = {"type": "string", "pattern": rf"^({'|'.join(MEASURES)})@([1-9]\d{{0,2}}|{LARGEST_K})$"}
 
@@ -275,3 +279,8 @@ def _is_of_classes(metric: str) -> bool:
 def _is_share(metric: str) -> bool:
     """Return whether the metric is between 0 and 1."""
     return metric in _SHARES or ranking_metric(metric) is not None
+
+
+def direction_of(metric: str) -> int:
+    """Return 1 if a higher value of the metric is better, -1 if a lower one is, and 0 if neither is."""
+    return 1 if _is_share(metric) else -1 if metric in _LOWER_IS_BETTER else 0

@@ -35,10 +35,6 @@ _OWN = {
     "Top5CategoricalAccuracy": "ClassTop5Accuracy",
 }
 _RANKING = "Ranking"
-_LOWER_IS_BETTER = (
-    *("BinaryCrossEntropy", "CategoricalCrossEntropy"),
-    *("MeanAbsoluteError", "MeanSquaredError", "RootMeanSquaredError"),
-)
 
 
 def eval_config(config: PipelineConfig, *, has_baseline: bool = False) -> EvalConfig:
@@ -155,7 +151,7 @@ def _threshold(name: str, threshold: Threshold, has_baseline: bool) -> MetricThr
     if threshold.max is not None:
         result.value_threshold.upper_bound.value = threshold.max
     if threshold.min_improvement is not None and has_baseline:
-        lower = name in _LOWER_IS_BETTER
+        lower = direction_of(name) < 0
         direction = MetricDirection.LOWER_IS_BETTER if lower else MetricDirection.HIGHER_IS_BETTER
         result.change_threshold.direction = direction
         # TFMA's change is candidate minus baseline, and must be above the bound, or below it if lower is better.

@@ -14,6 +14,7 @@ from embedding_core.health import Health, bound_of
 from pipelines.report.run_report import Figures
 
 _INCHES = (4.6, 2.6)  # width and height, at 72 dots per inch
+_LEGEND = 48  # letters of the names in a row
 
 
 def line_chart(series: Mapping[str, Sequence[tuple[float, float]]], *, x_label: str) -> str:
@@ -35,7 +36,8 @@ def line_chart(series: Mapping[str, Sequence[tuple[float, float]]], *, x_label: 
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
-    figure.legend(loc="outside upper left", ncols=4, frameon=False, fontsize="small")  # never over a line
+    columns = max(1, min(4, _LEGEND // max(map(len, series), default=1)))
+    figure.legend(loc="outside upper left", ncols=columns, frameon=False, fontsize="small")  # never over a line
     text = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none"}):  # text is not drawn as paths, so it is small and searchable
         FigureCanvasSVG(figure).print_svg(text, metadata={"Date": None, "Creator": None})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jinja2
 
@@ -109,10 +110,51 @@ def _gate_pages(report: Report) -> list[GatePage]:
     return [page for page in pages if page is not None]
 
 
-def _html(report: Report, pages: Sequence[GatePage]) -> str:
-    environment = jinja2.Environment(
+def comparison_html(
+    reports: Sequence[Figures],
+    names: Sequence[str],
+    metrics: Sequence[Figures],
+    settings: Mapping[str, Sequence[Any]],
+    notes: Sequence[str],
+) -> str:
+    """Render a page that compares two runs, with the curves of both in each chart.
+
+    Args:
+      reports: figures of both runs, as `report.json` has them.
+      names: their names.
+      metrics: rows of the table of metrics, all with the same columns.
+      settings: values of the settings that differ.
+      notes: sentences above the tables.
+    """
+    curves = [report.get("curves", {}) for report in reports]
+    charts = []
+    for curve in dict.fromkeys([*curves[0], *curves[1]]):
+        series = {
+            f"{part} {name}": points
+            for name, of_run in zip(names, curves, strict=True)
+            for part, points in of_run.get(curve, {}).items()
+        }
+        if any(series.values()):
+            svg = line_chart(series, x_label="K" if curve == "recall" else "step")
+            charts.append({"title": "Recall@K" if curve == "recall" else _CURVES.get(curve, curve), "svg": svg})
+    html: str = (
+        _environment()
+        .get_template("compare.html.jinja")
+        .render(
+            name=reports[1].get("name", ""), names=names, metrics=metrics, settings=settings, notes=notes, charts=charts
+        )
+    )
+    return html
+
+
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
         loader=jinja2.PackageLoader("pipelines"), autoescape=True, undefined=jinja2.StrictUndefined
     )
+
+
+def _html(report: Report, pages: Sequence[GatePage]) -> str:
+    environment = _environment()
     environment.filters.update(share=_share, figure=figure_text)
     charts = [
         {"title": title, "svg": line_chart(report.curves[name], x_label="step")}

@@ -55,7 +55,7 @@ def run_days(folder, command, kills, chance):
         write_day(folder, day, {1: range(30), 2: range(10, 40)}[day])
         arguments = {"run": DAY[day], "follow": []}[command]
         given = [command, str(folder / "my.yaml"), *(part for one in arguments for part in ("--set", one))]
-        given += ["--until-idle"] if command == "follow" else []
+        given += ["--until-idle"] if command == "follow" else ["--no-quiet"]
         done = 0
         while done < wanted:
             long = (SHORT, LONG if command == "run" else 2 * SHORT)
