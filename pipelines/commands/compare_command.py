@@ -80,16 +80,21 @@ def compare(
             for line in _lines(rows, *names):
                 console.print(line, **PLAIN)
     else:
-        metrics = _metrics(reports, names)[:_METRICS]
-        print_table(console, "", metrics)
-        lines = [*_other_rows(reports), *_outcomes(reports, names)]
-        left = _LINES - 1 - len(lines) - (len(metrics) + 1 if metrics else 0)
-        changed = [f"{key}: {_shown(old)} -> {_shown(new)}" for key, (old, new) in settings.items()]
-        for line in [*lines, *changed[:left]]:
-            console.print(line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}...", **PLAIN)
-        rest = f"{len(changed[left:]):,} more settings and {len(figures):,} figures" if changed[left:] else ""
-        rest = rest or f"{len(changed) or 'no'} settings and {len(figures) or 'no'} figures"
-        console.print(f"{rest} differ" + (": `--all` prints all" if settings or figures else ""), **PLAIN)
+        _print_summary(console, reports, names, settings)
+        rest = f"{len(settings):,} settings and {len(figures):,} figures differ"
+        console.print(f"{rest}: `--all` prints them" if settings or figures else "nothing differs", **PLAIN)
+
+
+def _print_summary(
+    console: SafeConsole, reports: Sequence[Figures], names: Sequence[str], settings: Mapping[str, list[Any]]
+) -> None:
+    """Print the main metrics, warnings and as many settings as fit, on one line less than `_LINES`."""
+    metrics = _metrics(reports, names)[:_METRICS]
+    print_table(console, "", metrics)
+    lines = [*_other_rows(reports), *_outcomes(reports, names)]
+    lines += [f"{key}: {_shown(old)} -> {_shown(new)}" for key, (old, new) in settings.items()]
+    for line in lines[: _LINES - 1 - (len(metrics) + 1 if metrics else 0)]:
+        console.print(line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}...", **PLAIN)
 
 
 def _reports_of(config: Path, overrides: list[str]) -> Path:
@@ -134,8 +139,8 @@ def _metrics(reports: Sequence[Figures], names: Sequence[str]) -> list[dict[str,
         rows.append(
             {
                 "metric": metric,
-                f"{names[0]} ": _shown(before),  # a version may be compared with itself
-                names[1]: _shown(value),
+                f"{names[0].removeprefix('refused-')} ": _shown(before),  # a version may be compared with itself
+                names[1].removeprefix("refused-"): _shown(value),
                 "change": f"{value - before:+.4g}",
                 "": "better" if better > 0 else "worse" if better < 0 else "same",
             }
@@ -147,8 +152,8 @@ def _other_rows(reports: Sequence[Figures]) -> Iterator[str]:
     """Warn if the metrics of the reports are of different rows."""
     digests = [report.get("eval_digest") for report in reports]
     settings = [[report["configuration"].get(key) for key in ("data", "split")] for report in reports]
-    rows = [[report.get("eval_rows"), report.get("labels"), *of_run] for report, of_run in zip(reports, settings)]
-    if digests[0] != digests[1] if all(digests) else rows[0] != rows[1]:
+    known = [[report.get(key) for key in ("eval_rows", "labels")] for report in reports]
+    if digests[0] != digests[1] if all(digests) else (settings[0], known[0]) != (settings[1], known[1]):
         counts = " and ".join(_shown(report.get("eval_rows")) for report in reports)
         yield f"warning: the eval rows differ ({counts} rows): a change may come from them, not from the model"
 

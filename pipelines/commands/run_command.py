@@ -63,9 +63,7 @@ def run(
 
         changed = [override.partition("=")[0].strip() for override in overrides or ()]
         is_quiet = not sys.stdout.isatty() if quiet is None else quiet
-        result, _ = run_local.run(
-            checked, again=again, changed=changed, profile=profile, quiet=is_quiet, is_ready=True
-        )
+        result, _ = run_local.run(checked, again=again, changed=changed, profile=profile, quiet=is_quiet, is_ready=True)
     except KeyboardInterrupt:
         raise typer.Exit(_stopped()) from None
     if not result.pushed:

@@ -20,6 +20,7 @@ from tensorflow_model_analysis.proto.config_pb2 import (
 from embedding_core.quality_rules import ranking_metric
 from embedding_core.tasks import Task, metric_name, prediction_name
 from pipelines.config import PipelineConfig, Threshold
+from pipelines.config.metrics import direction_of
 
 CANDIDATE, BASELINE = "candidate", "baseline"
 _COUNT = "ExampleCount"

@@ -427,9 +427,7 @@ def _request_text(
     folder = by_type["components.Vocabularies"].uri
     files = {name: os.path.join(folder, f"{name}.txt") for name in run.vocabularies}
     rows = next((rows.numpy().tolist() for _, rows in batches_once(eval_files, _CHOSEN_FROM)), [])
-    named, _ = named_inputs(
-        columns_of(run.config, dense), public_rows(run.config, dense, files, rows, _REQUEST_ROWS)
-    )
+    named, _ = named_inputs(columns_of(run.config, dense), public_rows(run.config, dense, files, rows, _REQUEST_ROWS))
     signature, wanted = _signature(os.path.join(by_type["Model"].uri, "Format-Serving", "saved_model.pb"))
     given = {name: value for name, value in named.items() if name in wanted}
     answers = _ANSWERS.get(signature, [prediction_name(run.tasks, task) for task in run.tasks])

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from embedding_core.columns import DenseInputs
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
-from embedding_core.serving import columns_of, named_inputs, synthetic_rows
+from embedding_core.serving import columns_of, named_inputs, public_rows, synthetic_rows
 from support.vocabularies import write_tokens
 
 TOKENS = {"items": [b"lamp", b"chair", b"x,y"], "years": [b"2021", b"2020"], "users": [b"secret-1", b"secret-2"]}
@@ -85,3 +85,41 @@ def test_empty_vocabulary_gets_made_up_tokens(tmp_path, dtype, kind):
     named, kept = named_inputs(columns_of(config, None), synthetic_rows(config, None, files))
     assert kept == [0]
     assert isinstance(named["f"].tolist()[0], kind)
+
+
+def row_of(**values):
+    example = tf.train.Example()
+    for name, value in values.items():
+        kind = {bytes: "bytes_list", int: "int64_list", float: "float_list"}[type(value)]
+        getattr(example.features.feature[name], kind).value.append(value)
+    return example.SerializeToString()
+
+
+FULL = {
+    "item": b"chair", "seen": b"lamp", "year": 2020, "user": b"secret-1", "friend": b"secret-2", "raw": 1,
+    "price": 9.5, "stock": 3, "note": b"n",
+}  # fmt: skip
+
+
+def test_public_rows_are_complete_real_rows_with_private_values_made_up(files):
+    lacking = {name: value for name, value in FULL.items() if name != "price"}
+    rows = [row_of(**lacking), row_of(**FULL, label=1, other=b"x"), row_of(**{**FULL, "note": b"a longer row"})]
+    shown = public_rows(CONFIG, DENSE, files, rows, 2)
+    named, _ = named_inputs(columns_of(CONFIG, DENSE), shown)
+    assert named["price"].tolist() == [9.5, 9.5]
+    assert named["note"].tolist() == [b"n", b"a longer row"]
+    assert named["user"].tolist() == [b"synthetic-0", b"synthetic-1"]
+    assert named["friend"].tolist() == [[b"synthetic-0"], [b"synthetic-1"]]
+    assert b"label" not in shown[0]
+    assert len(public_rows(CONFIG, DENSE, files, rows[:1], 2)) == 2
+
+
+def test_public_rows_hide_what_a_private_column_is_computed_from(files):
+    computed = FeatureConfig(
+        name="group", table="users", column=ColumnConfig(name="group", private=True, after_transform=True)
+    )
+    config = CONFIG.replace(features=(*CONFIG.features, computed))
+    named, _ = named_inputs(columns_of(config, DENSE), public_rows(config, DENSE, files, [row_of(**FULL)], 1))
+    assert named["note"].tolist() == [b"synthetic-0"]
+    assert named["price"].tolist() == [1.0]
+    assert named["item"].tolist() == [b"chair"]

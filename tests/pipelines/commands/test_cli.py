@@ -68,6 +68,29 @@ def test_run_measures_only_if_asked_to(file, monkeypatch):
     assert given == [False, True]
 
 
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_run_is_quiet_if_asked_to_or_without_a_terminal(file, monkeypatch, is_terminal):
+    given = []
+    _command(monkeypatch, "local.run_local", run=lambda _, quiet, **__: given.append(quiet) or _report(pushed=True))
+    monkeypatch.setattr(run_command, "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: is_terminal)))
+    for options in ([], ["--quiet"], ["--no-quiet"]):
+        assert exit_code("run", file, *options) == 0
+    assert given == [not is_terminal, True, False]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("trian", "there is no command 'trian': did you mean 'run'?"),
+        ("rolback", "did you mean 'rollback'?"),
+        ("frobnicate", "there is no command 'frobnicate': see `--help`."),
+    ],
+)
+def test_unknown_command_is_answered_by_the_nearest(capsys, given, words):
+    assert exit_code(given) == 2
+    assert words in capsys.readouterr().err
+
+
 def test_run_that_pushes_nothing_is_exit_code_3(file, monkeypatch):
     _command(monkeypatch, "local.run_local", run=lambda *_, **__: _report(pushed=False))
     assert exit_code("run", file) == 3

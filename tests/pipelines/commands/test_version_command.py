@@ -39,6 +39,16 @@ def test_rollback_makes_an_earlier_version_the_newest(base, capsys):
     assert exit_code("rollback", base, "--to", 9) == 1
 
 
+@pytest.mark.parametrize("command", [("rollback",), ("keep-last", "1")])
+def test_wrong_folder_is_answered_by_the_one_meant(tmp_path, capsys, command):
+    for place, words in (("nothere", "is not a folder: name the folder of the served versions"), (".", "no version")):
+        assert exit_code(command[0], tmp_path / place, *command[1:]) == 1
+        assert words in capsys.readouterr().err
+    (tmp_path / "serving" / "7").mkdir(parents=True)
+    assert exit_code(command[0], tmp_path, *command[1:]) == 1
+    assert f"has no version: did you mean {str(tmp_path / 'serving')!r}?" in capsys.readouterr().err
+
+
 def test_rollback_without_ml_metadata_is_recorded_by_next_run(base, capsys, monkeypatch):
     monkeypatch.setattr("pipelines.commands.version_command.is_installed", lambda package: False)
     assert exit_code("rollback", base) == 0

@@ -4,6 +4,7 @@ from rich.console import Console
 
 from components import progress
 from pipelines.local.run_display import Display
+from pipelines.report.run_report import NodeRun
 
 
 def _terminal():
@@ -23,6 +24,20 @@ def test_rate_and_time_left_of_resumed_task_are_of_this_process(monkeypatch):
         assert task.speed == 1.0
         assert task.time_remaining == 970
     assert "train: resumed at step 9,000" in out.getvalue()
+
+
+def test_quiet_display_shows_only_what_is_said():
+    out, console = _terminal()
+    before = progress.set_sink(lambda _: None)
+    try:
+        with Display(console, quiet=True) as display:
+            display.node_changed(NodeRun(node="ExampleGen", index=1, count=9, state="running"))
+            progress.report("train", 1, 2)
+            display.node_changed(NodeRun(node="ExampleGen", index=1, count=9, state="executed"))
+            display.say("artifact 7 is damaged")
+    finally:
+        progress.set_sink(before)
+    assert out.getvalue() == "artifact 7 is damaged\n"
 
 
 def test_display_gives_the_sink_back():

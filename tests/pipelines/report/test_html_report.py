@@ -9,7 +9,7 @@ from rich.console import Console
 from pipelines.report.charts import line_chart
 from pipelines.report.html_report import save_report
 from pipelines.report.run_report import Report, RunResult
-from pipelines.report.screen_report import print_report
+from pipelines.report.screen_report import print_report, print_summary
 
 REPORT = Report(
     name="clicks & <b>buys</b>",
@@ -141,6 +141,38 @@ def test_screen_and_page_say_what_was_pushed_and_why(tmp_path, push, words):
     assert words in screen(report)
     if "form" in push:
         assert words.replace("/srv", "<code>/srv") in page(report, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({}, "Recall@10 0.0850, worse than the 0.1390 of the popularity of item"),
+        ({"retrieval": None}, "AUC 0.9123, better than the 0.8000 of the popularity of item"),
+        ({"retrieval": None, "quality": REPORT.quality[:1]}, "AUC 0.9123"),
+        (
+            {"retrieval": None, "quality": [{**REPORT.quality[0], "metrics": {"AUC": None}}, REPORT.quality[1]]},
+            "AUC cannot be computed",
+        ),
+        (
+            {
+                "retrieval": None,
+                "quality": [
+                    {"scorer": "click: this model", "metrics": {"AUC": 0.8}},
+                    {"scorer": "click: mean of the label", "metrics": {"AUC": 0.5}},
+                    {"scorer": "stars: this model", "metrics": {"RMSE": 0.8}},
+                    {"scorer": "stars: mean of the label", "metrics": {"RMSE": 0.5}},
+                    {"scorer": "stars: ridge regression", "metrics": {"RMSE": 0.9}},
+                ],
+            },
+            "click: AUC 0.8000, better than the 0.5000 of the mean of the label; "
+            "stars: RMSE 0.8000, worse than the 0.5000 of the mean of the label",
+        ),
+    ],
+)
+def test_summary_is_three_lines(fields, line):
+    console = Console(record=True, width=40, file=io.StringIO())
+    print_summary(changed(**fields), "report.html", console)
+    assert console.export_text() == f"pushed version 7 to /srv/7\n{line}\nreport: report.html\n"
 
 
 def test_chart_is_one_svg_element_with_readable_text():
