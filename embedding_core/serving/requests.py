@@ -1,8 +1,8 @@
 """Makes up requests, chooses rows that a request may show, and turns serialized rows into named tensors.
 
-In a made-up request, a column gets tokens of its vocabulary, so that the request looks up real rows. A private column, or one that shares its
-vocabulary or raw column with a private one, gets made-up tokens. Raw ids count up from 0, and dense columns get made-up
-values.
+In a made-up request, a column gets tokens of its vocabulary, so that the request looks up real rows. A private column,
+or one that shares its vocabulary or raw column with a private one, gets made-up tokens. Raw ids count up from 0, and
+dense columns get made-up values.
 """
 
 from __future__ import annotations

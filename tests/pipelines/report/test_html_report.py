@@ -164,8 +164,10 @@ def test_screen_and_page_say_what_was_pushed_and_why(tmp_path, push, words):
                     {"scorer": "stars: ridge regression", "metrics": {"RMSE": 0.9}},
                 ],
             },
-            "click: AUC 0.8000, better than the 0.5000 of the mean of the label; "
-            "stars: RMSE 0.8000, worse than the 0.5000 of the mean of the label",
+            (
+                "click: AUC 0.8000, better than the 0.5000 of the mean of the label; "
+                "stars: RMSE 0.8000, worse than the 0.5000 of the mean of the label"
+            ),
         ),
     ],
 )
