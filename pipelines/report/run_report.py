@@ -159,7 +159,8 @@ class Report:
         """The main metric of each label beside that of the best baseline, in one line."""
         if self.retrieval is not None:
             name, baseline = GATE_METRICS[0], f"popularity of {self.retrieval['feature']}"
-            return _compared(name, self.retrieval["metrics"][name], {baseline: self.retrieval["popularity"][name]})
+            value, other = (self.retrieval[key].get(name) for key in ("metrics", "popularity"))
+            return _compared(name, value, {baseline: other})
         models = [row for row in self.quality if row["scorer"].endswith(THIS_MODEL)]
         lines = []
         for model in models:
