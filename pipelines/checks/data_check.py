@@ -12,7 +12,6 @@ from components.example_gen.settings import Label, Settings
 from components.example_gen.tally import Tally
 from embedding_core.display import shown_token
 from embedding_core.errors import DataError, nearest
-from embedding_core.storage import bounds
 from pipelines.checks.column_codes import why_codes
 from pipelines.config import PipelineConfig
 from pipelines.config.column_rules import column_uses
