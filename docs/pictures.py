@@ -15,7 +15,6 @@ from pathlib import Path
 
 SVG = "http://www.w3.org/2000/svg"
 FOLDER = Path(__file__).parent / "pictures"
-_STYLE = "text { font: 11px sans-serif; fill: #667085 } text.kind { font-size: 13px; font-weight: 600; fill: #1c2430 }"
 _COLUMNS, _CAPTION = 2, 24  # charts beside each other; height of a caption
 
 
@@ -26,10 +25,7 @@ def drawing(page: str) -> str:
         raise SystemExit("the page has no drawing: give one that `tfx-embeddings lineage --html` wrote.")
     plain = re.sub(r"<title>.*?</title>|</?a\b[^>]*>", "", found[0])
     root = ET.fromstring(plain.replace("<svg ", f'<svg xmlns="{SVG}" ', 1))  # noqa: S314
-    style = ET.Element(f"{{{SVG}}}style")
-    style.text = _STYLE
-    root.insert(0, style)
-    return _text_of(root)
+    return _text_of(root, page)
 
 
 def charts(page: str) -> str:
@@ -40,24 +36,25 @@ def charts(page: str) -> str:
     if not figures:
         raise SystemExit("the page has no charts: give the page of a model with a run before it.")
     for number, (title, svg) in enumerate(figures):
-        chart = ET.fromstring(svg)  # noqa: S314
-        for metadata in chart.findall(f"{{{SVG}}}metadata"):
-            chart.remove(metadata)
-        wide, high = (float(chart.attrib[side].removesuffix("pt")) for side in ("width", "height"))
+        chart = ET.fromstring(svg.replace("<svg ", f'<svg xmlns="{SVG}" ', 1))  # noqa: S314
+        wide, high = (float(chart.attrib[side]) for side in ("width", "height"))
         x, y = number % _COLUMNS * wide, number // _COLUMNS * (high + _CAPTION)
         caption = ET.SubElement(root, f"{{{SVG}}}text", {"x": f"{x + 8:g}", "y": f"{y + 16:g}"})
         caption.text = html.unescape(title)
-        caption.set("style", "font: 600 10px sans-serif")
+        caption.set("class", "kind")
         chart.attrib.update(x=f"{x:g}", y=f"{y + _CAPTION:g}", width=f"{wide:g}", height=f"{high:g}")
         root.append(chart)
         width, height = max(width, x + wide), max(height, y + high + _CAPTION)
     root.attrib.update(viewBox=f"0 0 {width:g} {height:g}", width=f"{width:g}", height=f"{height:g}")
-    return _text_of(root)
+    return _text_of(root, page)
 
 
-def _text_of(root: ET.Element) -> str:
+def _text_of(root: ET.Element, page: str) -> str:
+    """Return the SVG file, with the style sheet of the page."""
+    style = ET.Element(f"{{{SVG}}}style")
+    style.text = page.partition("<style>")[2].partition("</style>")[0]
+    root.insert(0, style)
     ET.register_namespace("", SVG)
-    ET.register_namespace("xlink", "http://www.w3.org/1999/xlink")
     return ET.tostring(root, encoding="unicode") + "\n"
 
 

@@ -15,7 +15,7 @@ from embedding_core.tasks import Objective
 MEASURES = ("Recall", "NDCG", "MRR", "HitRate")
 """What is measured among the first K candidates; `embedding_core/evaluation/ranking_metrics.py` defines each."""
 LARGEST_K = 1000
-GATE_METRICS = ("Recall@10", "Recall@50")
+GATE_METRICS = ("Recall@10", "Recall@50", "NDCG@10")
 """The metrics that QualityGate measures for every retrieval model."""
 QUALITY_FILE = "quality.json"
 """File of a blessing of QualityGate, with every figure and the outcome of every rule."""

@@ -1,48 +1,108 @@
-"""Draws charts as inline SVG, so that a report is a single file."""
+"""Draws charts as inline SVG, so that a report is a single file; the page's style sheet gives the colours."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping, Sequence
-
-import matplotlib
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import NamedTuple
 
 from embedding_core.health import Health, bound_of
 from pipelines.report.run_report import Figures
 
-_INCHES = (4.6, 2.6)  # width and height, at 72 dots per inch
-_LEGEND = 48  # letters of the names in a row
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM = 480, 190, 58, 14, 40  # the height is that of the plot
+_COLOURS, _DASHES = 8, ("", "7 3", "2 3", "9 3 2 3")  # classes s1 to s8 of page.css; a dash for who sees no colour
+_TICKS, _CHARACTER = 5, 6.8  # most steps between ticks; width of a character of the legend
 
 
 def line_chart(series: Mapping[str, Sequence[tuple[float, float]]], *, x_label: str) -> str:
     """Draw an `<svg>` element with one line per series.
 
     Args:
-      series: (x, y) points by name of the line; empty lines are left out.
+      series: (x, y) points by name of the line; empty lines, and points that are not finite, are left out.
       x_label: label of the x axis, whose ticks are whole numbers.
 
     Returns:
-      The element without an XML header, for use in HTML.
+      The element for use in HTML; empty without points.
     """
-    figure = Figure(figsize=_INCHES, layout="constrained")
-    axes = figure.add_subplot()
-    for name, points in series.items():
-        if points:
-            axes.plot(*zip(*points, strict=True), label=name, marker="." if len(points) < 3 else "", linewidth=1.4)
-    axes.set_xlabel(x_label)
-    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
-    columns = max(1, min(4, _LEGEND // max(map(len, series), default=1)))
-    figure.legend(loc="outside upper left", ncols=columns, frameon=False, fontsize="small")  # never over a line
-    text = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none"}):  # text is not drawn as paths, so it is small and searchable
-        FigureCanvasSVG(figure).print_svg(text, metadata={"Date": None, "Creator": None})
-    svg = text.getvalue()
-    return svg[svg.index("<svg") :]
+    finite = {name: [(x, y) for x, y in points if math.isfinite(y)] for name, points in series.items()}
+    lines = {name: points for name, points in finite.items() if points}
+    if not lines:
+        return ""
+    legend, top = _legend(lines)
+    xs, ys = zip(*itertools.chain(*lines.values()), strict=True)
+    across, up = _scale(xs, _LEFT, _WIDTH - _RIGHT, whole=True), _scale(ys, top + _HEIGHT, top)
+    bottom = top + _HEIGHT
+    drawn = [f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>' for y, _ in up.ticks]
+    drawn += [_text(_LEFT - 6, y + 4, text, "end") for y, text in up.ticks]
+    drawn += [_text(x, bottom + 16, text, "middle") for x, text in across.ticks]
+    drawn.append(_text((_LEFT + _WIDTH - _RIGHT) / 2, bottom + 34, x_label, "middle"))
+    for at, points in enumerate(lines.values()):
+        places = [f"{across.place(x):.1f} {up.place(y):.1f}" for x, y in points]
+        drawn.append(f'<path d="M{" L".join(places)}" {_stroke(at)}/>')
+        if len(points) < 3:  # a dot is the path of a round cap
+            drawn += [f'<path d="M{place} h0" {_stroke(at, 7)}/>' for place in places]
+    label = escape(f"{', '.join(lines)} by {x_label}")
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {bottom + _BOTTOM}" width="{_WIDTH}" height="{bottom + _BOTTOM}" role="img" '
+        f'aria-label="{label}">{"".join([*legend, *drawn])}</svg>'
+    )
+
+
+class _Scale(NamedTuple):
+    """An axis: its ends in data and on the drawing, and the places and texts of its ticks."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    ticks: Sequence[tuple[float, str]] = ()
+
+    def place(self, value: float) -> float:
+        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+
+
+def _scale(values: Sequence[float], start: float, end: float, *, whole: bool = False) -> _Scale:
+    """Choose an axis for the values; if they are whole numbers, its ticks are too, and none is beyond them."""
+    least, most = min(values), max(values)
+    pad = 0 if whole else (most - least) / 20
+    if least == most:
+        pad = 1 if whole else abs(least) / 10 or 1
+    axis = _Scale(least - pad, most + pad, start, end)
+    least_step = (axis.high - axis.low) / _TICKS
+    power = 10.0 ** math.floor(math.log10(least_step))
+    step = next(step for step in (power, 2 * power, 5 * power, 10 * power) if step >= least_step * (1 - 1e-9))
+    step = max(step, 1.0) if whole else step
+    low, high = (least, most) if whole else (axis.low, axis.high)
+    ticks = [step * at for at in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    plain = digits < 5 and abs(high) < 1e7
+    texts = [f"{tick:,.{digits}f}" if plain else f"{tick:.6g}" for tick in ticks]
+    return axis._replace(ticks=[(axis.place(tick), text) for tick, text in zip(ticks, texts, strict=True)])
+
+
+def _legend(names: Iterable[str]) -> tuple[list[str], float]:
+    """Draw the names with their lines, in as many rows as they need; return the height of the rows too."""
+    drawn, x, y = [], 0.0, 12.0
+    for at, name in enumerate(names):
+        width = 34 + _CHARACTER * len(name)
+        if x and x + width > _WIDTH:
+            x, y = 0.0, y + 17
+        drawn += [f'<path d="M{x:.1f} {y - 4} h20" {_stroke(at)}/>', _text(x + 24, y, name)]
+        x += width + 8
+    return drawn, y + 12
+
+
+def _stroke(at: int, width: float = 1.8) -> str:
+    dash = _DASHES[at % len(_DASHES)]
+    return f'class="s{at % _COLOURS + 1}" stroke-width="{width}"' + (
+        f' stroke-dasharray="{dash}"' if dash and width < 7 else ' stroke-linecap="round"'
+    )
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 # Draws the figures of TableHealth for the reports of a run and of a lineage.

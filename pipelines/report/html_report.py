@@ -16,6 +16,7 @@ from embedding_core.storage import free_name
 from pipelines.pipeline.gates import GatePage, gates
 from pipelines.report.charts import health_charts, health_rows, line_chart
 from pipelines.report.run_report import Figures, Report, flatten
+from pipelines.report.verdict import comparison, figure_text, overfitting, verdict
 
 # Shows what each stage of a profiled run used.
 
@@ -53,7 +54,8 @@ def _megabytes(size: float | None) -> str:
 
 # Renders the report of a run as one self-contained HTML file, and saves it with the same figures as JSON.
 
-_CURVES = {"loss": "loss", "auc": "AUC"}
+_RANKING = "recall"  # its points are (K, Recall@K), those of other curves (step, value)
+_CURVES = {"loss": "Loss by step", "auc": "AUC by step", _RANKING: "Recall@K by K"}
 
 
 def parity_line(report: Report) -> str:
@@ -156,12 +158,13 @@ def _environment() -> jinja2.Environment:
 def _html(report: Report, pages: Sequence[GatePage]) -> str:
     environment = _environment()
     environment.filters.update(share=_share, figure=figure_text)
+    titles = {**dict(zip(report.curves, report.curves, strict=True)), **_CURVES}
     charts = [
-        {"title": title, "svg": line_chart(report.curves[name], x_label="step")}
-        for name, title in {**dict(zip(report.curves, report.curves, strict=True)), **_CURVES}.items()
+        {"title": title, "svg": line_chart(report.curves[name], x_label="K" if name == _RANKING else "step")}
+        for name, title in titles.items()
         if any(report.curves.get(name, {}).values())
     ]
-    recall = report.curves.get("recall", {})
+    metrics, scores = comparison(report)
     html: str = environment.get_template("report.html.jinja").render(
         report=report,
         sections=[
@@ -169,9 +172,12 @@ def _html(report: Report, pages: Sequence[GatePage]) -> str:
             for room in hooks("pipelines", "report_section")
             if room.NAME in report.further
         ],
+        verdict=verdict(report),
+        metrics=metrics,
+        scores=scores,
         charts=charts,
+        overfitting=overfitting(report),
         gate_pages=pages,
-        recall_chart=line_chart(recall, x_label="K") if any(recall.values()) else "",
         health=None if report.health is None else _health(report.health, report.configuration),
         settings=dict(flatten(report.configuration)),
         parity=parity_line(report) if report.parity else "",
@@ -192,10 +198,3 @@ def _health(health: Figures, configuration: Figures) -> Figures:
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.2%}"
-
-
-def figure_text(value: float | None) -> str:
-    """Format a whole number above 1 without decimals, any other number with four, and None as a dash."""
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if value > 1 and float(value).is_integer() else f"{value:.4f}"

@@ -234,13 +234,8 @@ def _metrics(nodes: Mapping[int, Node], before: Mapping[int, Node]) -> dict[str,
 
 # Renders a lineage as one HTML file: a drawing with a box per artifact, and the details of each artifact.
 
-_BOX, _GAP, _STEP, _LINE = (180, 46), 18, 224, 1.4
-_COLOURS = {
-    "PushedModel": "#067647",
-    "Model": "#2563eb",
-    "components.EmbeddingCheckpoint": "#7c3aed",
-    "Examples": "#d97706",
-}
+_BOX, _GAP, _STEP = (180, 46), 18, 224
+_COLOURS = {"PushedModel": "s3", "Model": "s1", "components.EmbeddingCheckpoint": "s4", "Examples": "s2"}
 _HIDDEN = {"content", "data", "health", "ingest", "parity", "remap", "vocabularies"}  # shown as tables, or too long
 
 
@@ -363,8 +358,8 @@ def _drawing(nodes: Mapping[int, Node]) -> str:
     ]
     boxes = [_box(node, *corners[node.id]) for node in nodes.values()]
     return (
-        f'<svg viewBox="-1 -1 {width} {height}" width="{width}" height="{height}" role="img" '
-        f'aria-label="lineage">{"".join(lines)}{"".join(boxes)}</svg>'
+        f'<svg viewBox="-1 -1 {width} {height}" width="{width}" height="{height}" class="lineage" '
+        f'role="group" aria-label="lineage">{"".join(lines)}{"".join(boxes)}</svg>'
     )
 
 
@@ -393,16 +388,16 @@ def _edge(start: tuple[int, int], end: tuple[int, int]) -> str:
     x1, y1, x2, y2 = start[0] + _BOX[0], start[1] + _BOX[1] // 2, end[0], end[1] + _BOX[1] // 2
     bend = max(24, (x2 - x1) // 2)
     curve = f"M{x1} {y1} C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"
-    return f'<path d="{curve}" fill="none" stroke="#98a2b3" stroke-width="{_LINE}"/>'
+    return f'<path d="{curve}" class="s8"/>'
 
 
 def _box(node: Node, x: int, y: int) -> str:
-    colour = _COLOURS.get(node.type, "#475467")
+    colour = _COLOURS.get(node.type, "s8")
     kind = escape(node.type.rpartition(".")[2])
     maker = escape("not recorded" if node.producer is None else node.producer.node)
     return (
         f'<a href="#artifact-{node.id}"><title>{escape(node.uri)}</title>'
-        f'<rect x="{x}" y="{y}" width="{_BOX[0]}" height="{_BOX[1]}" rx="6" fill="#fff" stroke="{colour}" '
-        f'stroke-width="{_LINE}"/><text x="{x + 10}" y="{y + 19}" fill="{colour}" class="kind">{kind}</text>'
+        f'<rect x="{x}" y="{y}" width="{_BOX[0]}" height="{_BOX[1]}" rx="6" class="{colour}"/>'
+        f'<text x="{x + 10}" y="{y + 19}" class="kind">{kind}</text>'
         f'<text x="{x + 10}" y="{y + 36}">#{node.id} · {maker}</text></a>'
     )

@@ -45,11 +45,11 @@ from pipelines.report.evaluation_results import (
     sliced_metrics,
 )
 from pipelines.report.run_report import HIGHER_IS_BETTER, METRICS, Figures, NodeRun, Report, RunResult
+from pipelines.report.verdict import FLAT, LESS_OVERFITTING, STOPPING, rise
 
 _MOST_FREQUENT = 5
 _MADE_IN_THIS_RUN = "made in this run"
 _FEWEST_POINTS = 2  # of a curve that rises or falls
-_FLAT = 0.005  # a smaller relative change of the eval loss is none
 _BYTES = ("table_bytes", "slot_bytes")
 
 
@@ -210,17 +210,13 @@ def _better_for(label: str, scores: Sequence[Score]) -> Iterator[str]:
 
 def _advice(history: Figures) -> str:
     """Say what the curve of the eval loss advises if a baseline is better."""
-    curve = [(entry["loss"], entry["step"]) for entry in history["evals"] if entry.get("loss") is not None]
+    curve = _points(history["evals"], "loss")
     if len(curve) < _FEWEST_POINTS:
         return f"Its eval loss was computed {len(curve)} times: evaluate more often, to see whether it still falls."
-    (least, at), (last, end) = min(curve), curve[-1]
-    if last > least * (1 + _FLAT):
-        stops = "" if history["facts"].get("validation_rows") else "`training.early_stopping`, "
-        return (
-            f"Its eval loss rose from {least:.4f} at step {at:,} to {last:.4f} at step {end:,}: longer training does "
-            f"not help; use {stops}a lower learning rate, `training.embedding_l2`, or smaller tables."
-        )
-    if last < curve[-2][0] * (1 - _FLAT):
+    if rose := rise(curve):
+        remedies = LESS_OVERFITTING if history["facts"].get("validation_rows") else f"{STOPPING}, {LESS_OVERFITTING}"
+        return f"Its eval loss {rose}: longer training does not help; use {remedies}."
+    if curve[-1][1] < curve[-2][1] * (1 - FLAT):
         return "Its eval loss was still falling at the last step: train longer, or with a higher learning rate."
     return "Its eval loss no longer changed: longer training does not help; use other features, dims or rates."
 
@@ -240,17 +236,18 @@ def _node(store: MetadataStore, run: NodeRun) -> Figures:
     return {**known, "made_in": made_in}
 
 
-def _curves(history: Figures) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    def points(entries: Sequence[Figures], key: str) -> list[tuple[float, float]]:
-        return [(entry["step"], entry[key]) for entry in entries if entry.get(key) is not None]
+def _points(entries: Sequence[Figures], key: str) -> list[tuple[float, float]]:
+    return [(entry["step"], entry[key]) for entry in entries if entry.get(key) is not None]
 
+
+def _curves(history: Figures) -> dict[str, dict[str, list[tuple[float, float]]]]:
     return {
         "loss": {
-            "train": points(history["train"], "loss"),
-            "validation": points(history.get("validations", ()), "loss"),
-            "eval": points(history["evals"], "loss"),
+            "train": _points(history["train"], "loss"),
+            "validation": _points(history.get("validations", ()), "loss"),
+            "eval": _points(history["evals"], "loss"),
         },
-        "auc": {"validation": points(history.get("validations", ()), "auc"), "eval": points(history["evals"], "auc")},
+        "auc": {"validation": _points(history.get("validations", ()), "auc"), "eval": _points(history["evals"], "auc")},
         **{
             name: {
                 part: [

@@ -8,8 +8,9 @@ from rich.console import Console
 
 from embedding_core.quality_rules import NOTHING_LEFT_OUT
 from pipelines.console.terminal import PLAIN, SafeConsole, print_table
-from pipelines.report.html_report import figure_text, parity_line, profile_rows
+from pipelines.report.html_report import parity_line, profile_rows
 from pipelines.report.run_report import Figures, Report, RunResult
+from pipelines.report.verdict import figure_text
 
 
 def print_report(report: Report, html: str, console: Console | None = None) -> None:

@@ -229,27 +229,26 @@ def check_model(page, store, line):
 
 
 def check_runs(page, store, line):
-    """Compare the table with a row per run with the files and the store."""
-    _, names, *rows = page.tables["From run to run"]
-    assert len(rows) == len(line)
+    """Compare the tables with a row per run with the files and the store."""
+    rows, height = page.tables["From run to run"], 1 + len(line)
+    runs, sizes, *others = (rows[at : at + height] for at in range(0, len(rows), height))
     before = {}
-    for place, (row, push) in enumerate(zip(rows, line, strict=True), start=1):
-        lineage = store.lineage(push)
+    for place, push in enumerate(line, start=1):
+        row, lineage = runs[place], store.lineage(push)
         facts = {kind: store.facts(store.newest(lineage, kind)) for kind in ("Examples", "ModelRun", "PushedModel")}
         tokens, folder = vocabularies(store, push)
-        width = len(tokens)
-        assert names[5:] == [*tokens] * ((len(names) - 5) // width) or names[5 : 5 + width] == [*tokens]
+        assert sizes[0] == ["run", *tokens]
         assert row[0] == str(place)
         assert row[1] == str(facts["PushedModel"]["pushed_version"])
         assert number(row[3]) == facts["Examples"]["ingest"]["splits"]["train"]
         assert is_shown(facts["ModelRun"]["eval_auc"], row[4])
-        for (name, mine), cell in zip(tokens.items(), row[5 : 5 + width], strict=True):
+        for (name, mine), cell in zip(tokens.items(), sizes[place][1:], strict=True):
             expected = f"{len(mine):,}"
             if before and load_vocabularies(folder)[name].evolution is not None:
                 came, went = len(set(mine) - set(before[name])), len(set(before[name]) - set(mine))
                 expected += f" +{came:,}" + (f" -{went:,}" if went else "")
             assert cell == expected, (place, name)
-        shares = row[5 + width :], names[5 + width :]
+        shares = [[cell for table in others for cell in table[at][1:]] for at in (place, 0)]
         check_shares(*shares, store.facts(store.newest(lineage, "components.Vocabularies")), lineage, store)
         before = tokens
 
