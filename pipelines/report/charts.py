@@ -8,10 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
+from markupsafe import Markup
+
 from embedding_core.health import Health, bound_of
 from pipelines.report.run_report import Figures
 
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM = 480, 190, 58, 14, 40  # the height is that of the plot
+_WIDTH, _HEIGHT, _RIGHT, _BOTTOM = 480, 190, 14, 40  # the height is that of the plot
 _COLOURS, _DASHES = 8, ("", "7 3", "2 3", "9 3 2 3")  # classes s1 to s8 of page.css; a dash for who sees no colour
 _TICKS, _CHARACTER = 5, 6.8  # most steps between ticks; width of a character of the legend
 
@@ -32,12 +34,14 @@ def line_chart(series: Mapping[str, Sequence[tuple[float, float]]], *, x_label: 
         return ""
     legend, top = _legend(lines)
     xs, ys = zip(*itertools.chain(*lines.values()), strict=True)
-    across, up = _scale(xs, _LEFT, _WIDTH - _RIGHT, whole=True), _scale(ys, top + _HEIGHT, top)
-    bottom = top + _HEIGHT
-    drawn = [f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>' for y, _ in up.ticks]
-    drawn += [_text(_LEFT - 6, y + 4, text, "end") for y, text in up.ticks]
+    bottom, right = top + _HEIGHT, _WIDTH - _RIGHT
+    up = _scale(ys, bottom, top)
+    left = 12 + _CHARACTER * max(len(text) for _, text in up.ticks)
+    across = _scale(xs, left, right, whole=True)
+    drawn = [f'<line x1="{left:.1f}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>' for y, _ in up.ticks]
+    drawn += [_text(left - 6, y + 4, text, "end") for y, text in up.ticks]
     drawn += [_text(x, bottom + 16, text, "middle") for x, text in across.ticks]
-    drawn.append(_text((_LEFT + _WIDTH - _RIGHT) / 2, bottom + 34, x_label, "middle"))
+    drawn.append(_text((left + right) / 2, bottom + 34, x_label, "middle"))
     for at, points in enumerate(lines.values()):
         places = [f"{across.place(x):.1f} {up.place(y):.1f}" for x, y in points]
         drawn.append(f'<path d="M{" L".join(places)}" {_stroke(at)}/>')
@@ -103,6 +107,11 @@ def _stroke(at: int, width: float = 1.8) -> str:
 
 def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def breakable(name: str) -> Markup:
+    """Let a browser break a name after each underscore, so that ten columns of a table fit on a page."""
+    return Markup("_<wbr>").join(name.split("_"))
 
 
 # Draws the figures of TableHealth for the reports of a run and of a lineage.

@@ -14,7 +14,7 @@ from embedding_core.health import Health
 from embedding_core.rooms import hooks
 from embedding_core.storage import free_name
 from pipelines.pipeline.gates import GatePage, gates
-from pipelines.report.charts import health_charts, health_rows, line_chart
+from pipelines.report.charts import breakable, health_charts, health_rows, line_chart
 from pipelines.report.run_report import Figures, Report, flatten
 from pipelines.report.verdict import comparison, figure_text, overfitting, verdict
 
@@ -157,7 +157,7 @@ def _environment() -> jinja2.Environment:
 
 def _html(report: Report, pages: Sequence[GatePage]) -> str:
     environment = _environment()
-    environment.filters.update(share=_share, figure=figure_text)
+    environment.filters.update(share=_share, figure=figure_text, breakable=breakable)
     titles = {**dict(zip(report.curves, report.curves, strict=True)), **_CURVES}
     charts = [
         {"title": title, "svg": line_chart(report.curves[name], x_label="K" if name == _RANKING else "step")}

@@ -18,7 +18,7 @@ from embedding_core.errors import DataError, EmbeddingError, nearest
 from embedding_core.vocabulary import Vocabulary, load_vocabularies, load_vocabulary
 from pipelines.lineage.ancestors import Generation, generations
 from pipelines.lineage.graph import Node, files_of, json_if_readable, node_of
-from pipelines.report.charts import health_trends, line_chart
+from pipelines.report.charts import breakable, health_trends, line_chart
 from pipelines.report.run_report import Figures
 
 # Reads the figures of a lineage page: what a pushed model was made of, and what changed since the previous one.
@@ -249,7 +249,7 @@ def lineage_html(page: Page, title: str) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pipelines"), autoescape=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters.update(figure=_figure, share=_share, size=_size, change=_change)
+    environment.filters.update(figure=_figure, share=_share, size=_size, change=_change, breakable=breakable)
     html: str = environment.get_template("lineage.html.jinja").render(
         page=page,
         title=title,
