@@ -15,7 +15,7 @@ from pipelines.report.run_report import Figures
 
 _WIDTH, _HEIGHT, _RIGHT, _BOTTOM = 480, 190, 14, 40  # the height is that of the plot
 _COLOURS, _DASHES = 8, ("", "7 3", "2 3", "9 3 2 3")  # classes s1 to s8 of page.css; a dash for who sees no colour
-_TICKS, _CHARACTER = 5, 6.8  # most steps between ticks; width of a character of the legend
+_TICKS, _CHARACTER = 5, 7.2  # most steps between ticks; width of a character of the legend
 
 
 def line_chart(series: Mapping[str, Sequence[tuple[float, float]]], *, x_label: str) -> str:

@@ -1,6 +1,7 @@
 import dataclasses
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from pipelines.report.charts import line_chart
 from pipelines.report.html_report import save_report
 from pipelines.report.run_report import Report, RunResult
 from pipelines.report.screen_report import print_report, print_summary
+from pipelines.report.verdict import comparison, overfitting, verdict
 
 REPORT = Report(
     name="clicks & <b>buys</b>",
@@ -85,7 +87,7 @@ def page(report, folder):
 
 def test_html_shows_figures_and_escapes_what_comes_from_data(tmp_path):
     html = page(REPORT, tmp_path)
-    shown = ["0.9123", "&lt;b&gt;buys", "0.0850", "popularity&#39;s 0.1390", ">missed<", ">met<", ">no bound<"]
+    shown = ["0.9123", "&lt;b&gt;buys", "0.0850", "popularity&#39;s 0.1390", ">missed<", ">met<"]
     shown += ["shop = &lt;s&gt;", "0.5432", "model.arguments.hidden_units", "[64, 32]", "<code>seed</code>", "7.65%"]
     shown += ["18.96%; of the train split 21.11%", "25.00%", "constant in the train split: always"]
     shown += ["12.5 s with 1 of 1 nodes from the cache; 52.3 s without"]
@@ -178,9 +180,71 @@ def test_summary_is_three_lines(fields, line):
 
 
 def test_chart_is_one_svg_element_with_readable_text():
-    svg = line_chart({"train": [(1, 2.0), (2, 1.0)], "eval": []}, x_label="step")
+    svg = line_chart({"train <b>": [(1, 2.0), (2, 1.0)], "eval": []}, x_label="step")
     assert svg.startswith("<svg")
-    assert ">train<" in svg.replace("\n", "")
+    assert ">train &lt;b&gt;<" in svg
+    assert line_chart({"eval": [(1, float("nan"))]}, x_label="step") == ""
+
+
+def ticks(points, x_label="run"):
+    """Return the texts of the ticks, those of the y axis first."""
+    return re.findall(r"<text[^>]*>([^<]*)</text>", line_chart({"a": points}, x_label=x_label))[1:-1]
+
+
+@pytest.mark.parametrize(
+    ("points", "expected"),
+    [
+        ([(2, 1.9)], ["1.8", "1.9", "2.0", "2"]),
+        ([(1, 1.9), (2, 2.1)], ["1.90", "1.95", "2.00", "2.05", "2.10", "1", "2"]),
+        ([(1, 0.0), (100, 2.5e6)], ["0", "1,000,000", "2,000,000", "20", "40", "60", "80", "100"]),
+        ([(1, 1e-7), (2, 3e-7)], ["1e-07", "1.5e-07", "2e-07", "2.5e-07", "3e-07", "1", "2"]),
+    ],
+)
+def test_ticks_are_round_and_those_of_runs_are_runs(points, expected):
+    assert ticks(points) == expected
+
+
+def test_verdict_is_one_sentence_before_everything_else(tmp_path):
+    html = page(REPORT, tmp_path)
+    said = (
+        "Pushed version 7: Recall@10 is 0.0850, that of the best baseline (popularity of item) 0.1390; "
+        "missed 1 of 2 bounds: Recall@10 (at least popularity's 0.1390)."
+    )
+    assert verdict(REPORT) == said
+    assert "Recall@10 (at least" in html.partition("<h2>")[0]
+    headings = re.findall("<h2>(.*?)</h2>", html)
+    assert headings[:4] == ["What decided", "Training", "A request to this version", "Other figures"]
+
+
+def test_verdict_of_a_refusal_has_its_reason_below(tmp_path):
+    report = changed(push={"pushed": False, "reason": "20% of table 'a' are zeros."}, retrieval=None, evaluation=())
+    assert verdict(report).startswith("Refused: AUC is 0.9123, that of the best baseline (popularity of item) 0.8000;")
+    assert "Nothing was pushed: 20% of table &#39;a&#39;" in page(report, tmp_path).partition("<h2>")[0]
+
+
+def test_retrieval_has_its_metrics_where_ranking_has_auc():
+    quality = [{"scorer": name, "metrics": {"AUC": None}} for name in ("this model", "popularity of item")]
+    names, scores = comparison(changed(quality=quality, metric_names=["AUC"]))
+    assert names == ["Recall@10"]
+    assert scores["popularity of item"]["Recall@10"] == 0.139
+    labels = [{"scorer": f"{name}: this model", "metrics": {"AUC": 0.5}} for name in ("click", "buy")]
+    _, scores = comparison(changed(quality=labels))
+    assert scores["click: this model"]["Recall@10"] == 0.085
+    assert list(scores) == ["click: this model", "buy: this model", "click: popularity of item"]
+
+
+@pytest.mark.parametrize(
+    ("part", "losses", "words"),
+    [
+        ("eval", (0.5, 0.3, 0.4), "rose from 0.3000 at step 1 to 0.4000 at step 2: the model overfits"),
+        ("eval", (0.5, 0.3, 0.301), None),
+        ("validation", (0.3, 0.4), "early stopping chose the step"),
+    ],
+)
+def test_sentence_says_that_the_loss_rose(tmp_path, part, losses, words):
+    report = changed(curves={"loss": {part: list(enumerate(losses))}})
+    assert (words or "") in overfitting(report)
+    assert ("the model overfits" in page(report, tmp_path)) == (words is not None)
 
 
 def test_screen_says_how_the_model_was_judged():
@@ -201,7 +265,7 @@ def test_repeats_show_the_figure_with_nothing_left_out(tmp_path):
     saved = json.loads((tmp_path / "report.json").read_text())
     assert "Recall@10 0.0380 met at least popularity's 0.0094" in shown
     assert "Recall@10, nothing left out 0.0588 (popularity 0.0123)" in shown
-    assert html.count("nothing left out") == 3  # beside the evaluation, and of model and popularity
+    assert html.count("nothing left out") == 4  # in both tables of figures, and of model and popularity
     assert html.count("0.0588") == 2
     assert "0.0123" in html
     assert saved["evaluation"][0]["nothing_left_out"] == saved["retrieval"]["nothing_left_out"]["Recall@10"] == 0.0588

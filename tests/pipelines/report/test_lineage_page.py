@@ -1,9 +1,7 @@
-"""Tests the lineage page of hand-made runs: its figures, its links, and how headless Chromium renders it."""
+"""Tests the lineage page of hand-made runs: its figures and its links."""
 
 import json
-import re
 import shutil
-import subprocess
 
 import numpy as np
 import pyarrow as pa
@@ -197,29 +195,14 @@ def test_page_of_a_line_shows_every_run_and_has_no_dead_link(line):
     read = PageText(lineage_html(page, "version 3"))
     assert {link[1:] for link in read.links} <= set(read.ids)
     assert {"version-2", "version-3"} <= set(read.ids)
-    flat = re.sub(r"\s+", " ", read.text)
-    for words in ("1.csv to 2.csv2,0000.7521", "1.csv to 3.csv3,0000.83 +1 -2225.0%75.0%"):
-        assert words in flat
-
-
-def chromium():
-    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-
-@pytest.mark.skipif(chromium() is None, reason="there is no Chromium here")
-def test_page_looks_as_meant_in_a_browser(page, tmp_path):
-    (tmp_path / "page.html").write_text(lineage_html(page, "version 2"), encoding="utf-8")
-    shot = tmp_path / "page.png"
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1300,1000"]
-    place = [f"--user-data-dir={tmp_path}/profile", f"--screenshot={shot}", (tmp_path / "page.html").as_uri()]
-    subprocess.run([chromium(), *options, *place], capture_output=True, check=True)
-    import matplotlib.image
-
-    pixels = matplotlib.image.imread(shot)
-    assert pixels.shape[:2] == (1000, 1300)
-    ink = (pixels[..., :3] < 0.9).any(-1)
-    assert 0.005 < ink.mean() < 0.5
-    assert ink[:500].any(1).mean() > 0.3, "the drawing and the first table are in the upper half"
+    assert read.tables["From run to run"] == [
+        ["run", "version", "data", "rows", "AUC"],
+        ["1", "2", "1.csv to 2.csv", "2,000", "0.75"],
+        ["2", "3", "1.csv to 3.csv", "3,000", "0.8"],
+        *(["run", "company", "person"], ["1", "2", "1"], ["2", "3 +1 -2", "2"]),
+        *(["run", "who"], ["1", "-"], ["2", "25.0%"]),
+        *(["run", "company"], ["1", "-"], ["2", "75.0%"]),
+    ]
 
 
 def run(capsys, *arguments):
