@@ -35,7 +35,9 @@ class Browser:
         """Send a command and return its result."""
         self._sent += 1
         session = {"sessionId": self._session} if self._session else {}
-        os.write(self._write, json.dumps({"id": self._sent, "method": method, "params": params, **session}).encode() + b"\0")
+        os.write(
+            self._write, json.dumps({"id": self._sent, "method": method, "params": params, **session}).encode() + b"\0"
+        )
         return self._wait(lambda message: message.get("id") == self._sent)["result"]
 
     def open(self, path, *, width, dark=False, media="screen"):
@@ -91,13 +93,10 @@ def browser(profile):
     (theirs_in, ours_out), (ours_in, theirs_out) = os.pipe(), os.pipe()
     high = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (theirs_in, theirs_out)]  # 3 and 4 may be taken
 
-    def connect():
-        os.dup2(high[0], 3)
-        os.dup2(high[1], 4)
-
+    connect = f'exec "$@" 3<&{high[0]} 4>&{high[1]}'
     process = subprocess.Popen(
-        [CHROMIUM, *_OPTIONS, f"--user-data-dir={profile}"],
-        pass_fds=(3, 4), preexec_fn=connect, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        ["bash", "-c", connect, "bash", CHROMIUM, *_OPTIONS, f"--user-data-dir={profile}"],
+        pass_fds=high, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     for end in (theirs_in, theirs_out, *high):
         os.close(end)
