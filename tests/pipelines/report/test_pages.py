@@ -192,14 +192,9 @@ def test_print_shows_closed_parts_on_white(pages, tab, name, tmp_path):
 @pytest.mark.skipif(AXE is None, reason="axe-core-python is not installed: run `make venv`")
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
-def test_axe_finds_nothing_serious(pages, tab, name, dark):
+def test_axe_finds_no_barrier(pages, tab, name, dark):
     tab.open(pages[name], width=400, dark=dark)
     tab.value("document.querySelectorAll('details').forEach(part => part.open = true)")
     tab.value((Path(AXE.origin).parent / "axe.min.js").read_text(encoding="utf-8") + ";0")
     found = tab.value("axe.run().then(result => result.violations)")
-    serious = [
-        (rule["id"], rule["help"], [node["html"][:200] for node in rule["nodes"][:3]])
-        for rule in found
-        if rule["impact"] in ("serious", "critical")
-    ]
-    assert serious == []
+    assert [(rule["id"], rule["help"], rule["nodes"][0]["html"][:200]) for rule in found] == []
