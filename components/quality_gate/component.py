@@ -32,9 +32,9 @@ class QualityGateSpec(ComponentSpec):
 class QualityGate(base_component.BaseComponent):
     """Judges a model by what the Evaluator does not compute.
 
-    It counts the rows, the labels and the unknown tokens of the eval split, and measures Recall@10, Recall@50 and NDCG@10 of a
-    two-tower model over all candidates, and of ranking by popularity. EmbeddingPusher takes this blessing in
-    addition to the Evaluator's.
+    It counts the rows, the labels and the unknown tokens of the eval split, and measures Recall@10, Recall@50 and
+    NDCG@10 of a two-tower model over all candidates, and of ranking by popularity. EmbeddingPusher takes this blessing
+    in addition to the Evaluator's.
 
     Component `outputs` contains:
       - `blessing`: Channel of type `standard_artifacts.ModelBlessing`: `quality.json` with every figure and the outcome
