@@ -99,7 +99,7 @@ def _legend(names: Iterable[str]) -> tuple[list[str], float]:
 
 
 def _stroke(at: int, width: float = 1.8) -> str:
-    dash = _DASHES[at % len(_DASHES)]
+    dash = _DASHES[(at + at // _COLOURS) % len(_DASHES)]
     return f'class="s{at % _COLOURS + 1}" stroke-width="{width}"' + (
         f' stroke-dasharray="{dash}"' if dash and width < 7 else ' stroke-linecap="round"'
     )

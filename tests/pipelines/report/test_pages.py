@@ -16,6 +16,7 @@ import pytest
 from pipelines import report as package
 from pipelines.lineage.graph import read_records
 from pipelines.report import html_report
+from pipelines.report.charts import line_chart
 from pipelines.report.html_report import save_report
 from pipelines.report.lineage_page import collect_page, lineage_html
 from tests.pipelines.report.test_html_report import changed
@@ -139,6 +140,11 @@ def test_colours_can_be_told_from_their_ground(scheme):
         for ink in ("ink", "dim", "link", "good", "bad"):
             assert contrast(colours[ink], colours[ground]) >= 4.5, (ink, ground)
     assert all(contrast(colours[f"s{line}"], colours["page"]) >= 3 for line in range(1, 9))
+
+
+def test_lines_of_ten_columns_look_different():
+    svg = line_chart({name: [(1, 2.0), (2, 1.0)] for name in NAMES}, x_label="run")
+    assert len(set(re.findall(r'(class="s\d" stroke-width="1.8"[^/]*)/>', svg))) == len(NAMES)
 
 
 def keep_picture(tab, name):
