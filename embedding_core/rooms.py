@@ -19,6 +19,7 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
     "deltas": ("push.deltas",),
     "new_project": (),
     "parameter_server": ("kubeflow.cluster", "training.strategy=parameter_server", "ParameterServerStrategyV2"),
+    "serve": (),
     "shadow": ("shadow",),
     "sparse_cores": ("embedding_feature=V2", "sparse_core_embedding_config"),
     "tpu_compiler": ("--compiler", "--compiler-python", "--sparsecore-python"),

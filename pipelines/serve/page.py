@@ -1,0 +1,121 @@
+"""Makes the page of `serve`: to try a request, to see the neighbours of a token, and the rows of a table."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+import tensorflow as tf
+
+from embedding_core.columns import MISSING, input_name
+from embedding_core.display import shown_token
+from embedding_core.errors import EmbeddingError
+from embedding_core.schema import Json
+from pipelines.serve.rest_form import Version, describe_inputs, json_of, predict
+from pipelines.serve.table_rows import TableRows
+
+if TYPE_CHECKING:
+    from pipelines.serve.http_server import Served
+
+_ROWS, _NEIGHBOURS = 20, 10
+
+
+def page_html(served: Served, name: str, query: Mapping[str, str], form: Mapping[str, str]) -> str:
+    """Render the page.
+
+    Args:
+      served: the version that answers.
+      name: name of the model.
+      query: `table`, and a `token` or the number of a `row` to show the neighbours of, or of the first row to list,
+        `start`.
+      form: the `request` to answer, as JSON; absent for none.
+    """
+    shown: Json = {"problem": "", "tables": [], "table": None, "private": False, "rows": [], "neighbours": []}
+    version, sample = served.model, form.get("request", "")
+    try:
+        tables = served.tables
+        shown["tables"] = tables.config.tables
+        sample = sample or json.dumps(sample_request(version, tables), indent=1)
+        shown |= _rows_shown(tables, query)
+    except EmbeddingError as error:
+        shown["problem"] = str(error)
+    answer = ""
+    if "request" in form:
+        try:
+            answer = _answered(version, form["request"])
+        except EmbeddingError as error:
+            shown["problem"] = str(error)
+    html: str = _template().render(
+        **shown,
+        name=name,
+        number=version.number,
+        signatures={key: describe_inputs(specs) for key, specs in version.inputs.items()},
+        request=sample,
+        answer=answer,
+        token="" if shown["private"] else query.get("token", ""),
+    )
+    return html
+
+
+def _rows_shown(tables: TableRows, query: Mapping[str, str]) -> Json:
+    """Return what of a table is asked for: its neighbours, or its rows; nothing if no table is named."""
+    if "table" not in query:
+        return {}
+    table = tables.table(query["table"])
+    shown: Json = {"table": table, "private": tables.is_private(table)}
+    if "token" in query or "row" in query:
+        number = query["row"] if "row" in query else str(tables.row_of(table, query["token"]))
+        return {**shown, "neighbours": tables.neighbours(table, number, _NEIGHBOURS)}
+    return {**shown, "rows": tables.rows(table, query.get("start", "0"), _ROWS)}
+
+
+def _answered(version: Version, request: str) -> str:
+    """Answer a request as text, with tokens as digests if anything of the model is private."""
+    answer = predict(version, json_of(request))
+    if not version.facts.get("public", {}).get("answers", False):
+        answer = {key: value if key == "model_version" else _masked(value) for key, value in answer.items()}
+    return json.dumps(answer, indent=1)
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_masked(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _masked(item) for key, item in value.items()}
+    return shown_token(value.encode(), private=True) if isinstance(value, str) else value
+
+
+def sample_request(version: Version, tables: TableRows) -> Json:
+    """Make a request for the best candidates if the model has a signature for it, else for a row of raw columns.
+
+    Public columns get the first token of their vocabulary, other tokens are missing, and numbers are 1.
+    """
+    name = next((key for key in ("top_k", "raw") if key in version.inputs), min(version.inputs))
+    public = version.facts.get("public", {}).get("columns", ())
+    tokens = {
+        input_name(feature.column.name): tables.first_token(tables.config.table_of(feature.name))
+        for feature in tables.config.features
+        if feature.column is not None and feature.column.name in public
+    }
+    specs = version.inputs[name].items()
+    return {"signature_name": name, "instances": [{key: _value(spec, tokens.get(key)) for key, spec in specs}]}
+
+
+def _value(spec: tf.TensorSpec, token: str | None) -> Any:
+    """Make a value of a column for one row: a list if the column is multivalent."""
+    value: Any = token or MISSING[tf.string].decode()
+    if spec.dtype != tf.string:
+        value = spec.dtype.as_numpy_dtype(token or 1).item()
+    return value if spec.shape.rank == 1 else [value]
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(os.path.dirname(__file__)), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.get_template("serve.html.jinja")

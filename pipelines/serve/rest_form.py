@@ -1,0 +1,204 @@
+"""Answers requests in TensorFlow Serving's REST form, which is also version 1 of KServe's protocol.
+
+A request has rows, `{"instances": [...]}`, or columns, `{"inputs": {...}}`. Bytes are `{"b64": "..."}`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+from google.protobuf.json_format import MessageToDict
+from tensorflow.core.protobuf import saved_model_pb2
+
+from components.pusher.served import MODEL, manifest_facts
+from embedding_core.errors import EmbeddingError
+from embedding_core.schema import Json
+from embedding_core.storage import open_file
+
+_B64 = "b64"
+_LONGEST_REASON = 1000
+
+
+class RequestError(EmbeddingError, ValueError):
+    """A request breaks a rule.
+
+    Attributes:
+      status: the HTTP status of the answer.
+    """
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Version:
+    """A loaded version.
+
+    Attributes:
+      number: its number.
+      facts: what its manifest says about the push.
+      inputs: by signature the tensors that it takes, by name.
+      definitions: SignatureDef by signature.
+    """
+
+    def __init__(self, destination: str, number: int) -> None:
+        """Load a version.
+
+        Raises:
+          ConfigError: it has no manifest, so EmbeddingPusher did not publish it.
+        """
+        folder = os.path.join(destination, str(number))
+        self.number, self.facts = number, manifest_facts(destination, number)
+        with open_file(os.path.join(folder, MODEL)) as file:
+            model = saved_model_pb2.SavedModel.FromString(file.read())
+        self._model = tf.saved_model.load(folder)
+        self.inputs: dict[str, Mapping[str, tf.TensorSpec]] = {
+            name: signature.structured_input_signature[1] for name, signature in self._model.signatures.items()
+        }
+        self.definitions = {name: model.meta_graphs[0].signature_def[name] for name in self.inputs}
+
+    def call(self, signature: str, tensors: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+        """Call a signature with all its inputs; return arrays by output.
+
+        Raises:
+          RequestError: the model refuses the values.
+        """
+        try:
+            outputs = self._model.signatures[signature](**tensors)
+        except tf.errors.OpError as error:
+            raise RequestError(f"signature {signature!r} refuses the request: {_reason(error.message)}") from error
+        return {name: output.numpy() for name, output in outputs.items()}
+
+
+def json_of(body: bytes | str) -> Any:
+    """Read JSON.
+
+    Raises:
+      RequestError: it is not JSON.
+    """
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"the request is not JSON: {error}.") from error
+
+
+def predict(version: Version, request: Any) -> Json:
+    """Answer a request of rows with `predictions`, one of columns with `outputs`; both with `model_version`.
+
+    Raises:
+      RequestError: the request breaks a rule of the form, or does not fit the signature.
+    """
+    if not isinstance(request, dict) or ("instances" in request) == ("inputs" in request):
+        raise RequestError(
+            'the request must be a JSON object with either "instances", a list of rows, or "inputs", the columns.'
+        )
+    name = request.get("signature_name") or "serving_default"
+    if not isinstance(name, str) or name not in version.inputs:
+        raise RequestError(f"`signature_name` is {name!r}: version {version.number} has {sorted(version.inputs)}.")
+    specs, by_rows = version.inputs[name], "instances" in request
+    given = _columns_of(request["instances"], name, specs) if by_rows else _columns(request["inputs"], name, specs)
+    tensors = {key: _tensor(key, given[key], spec) for key, spec in specs.items()}
+    outputs = {key: _json(value.tolist(), key.endswith("_bytes")) for key, value in version.call(name, tensors).items()}
+    only = next(iter(outputs.values())) if len(outputs) == 1 else None
+    if not by_rows:
+        return {"outputs": outputs if only is None else only, "model_version": str(version.number)}
+    count = len(request["instances"])
+    if any(not isinstance(column, list) or len(column) != count for column in outputs.values()):
+        raise RequestError(f'signature {name!r} does not return a row for each row: give "inputs", not "instances".')
+    rows = [dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
+    return {"predictions": rows if only is None else only, "model_version": str(version.number)}
+
+
+def metadata(version: Version, model: str) -> Json:
+    """Describe the signatures as TensorFlow Serving does."""
+    signatures = {
+        name: MessageToDict(definition, preserving_proto_field_name=True)
+        for name, definition in version.definitions.items()
+    }
+    return {
+        "model_spec": {"name": model, "signature_name": "", "version": str(version.number)},
+        "metadata": {"signature_def": {"signature_def": signatures}},
+    }
+
+
+def status(version: Version, model: str) -> Json:
+    """Describe the model's state, for clients of TensorFlow Serving and of KServe."""
+    served = {"version": str(version.number), "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
+    return {"model_version_status": [served], "name": model, "ready": True}
+
+
+def _columns_of(rows: Any, signature: str, specs: Mapping[str, tf.TensorSpec]) -> dict[str, list[Any]]:
+    """Turn rows into columns by input; a row of a signature with one input may be the value alone."""
+    if not isinstance(rows, list) or not rows:
+        raise RequestError('"instances" must be a list of at least one row.')
+    columns: dict[str, list[Any]] = {name: [] for name in specs}
+    for number, row in enumerate(rows):
+        values = _columns(row, signature, specs, f"row {number} of `instances`")
+        for name, column in columns.items():
+            column.append(values[name])
+    return columns
+
+
+def _columns(
+    given: Any, signature: str, specs: Mapping[str, tf.TensorSpec], what: str = "`inputs`"
+) -> Mapping[str, Any]:
+    """Return values by input, which is what is given unless it is the value of the only input."""
+    if isinstance(given, dict) and given.keys() == specs.keys():
+        return given
+    if len(specs) == 1 and (not isinstance(given, dict) or given.keys() == {_B64}):
+        return dict.fromkeys(specs, given)
+    names = sorted(given) if isinstance(given, dict) else type(given).__name__
+    raise RequestError(f"{what} has {names}: signature {signature!r} takes an object with {sorted(specs)}.")
+
+
+def _tensor(name: str, value: Any, spec: tf.TensorSpec) -> tf.Tensor:
+    try:
+        tensor = tf.constant(_decoded(value), spec.dtype)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise RequestError(f"input {name!r} must be {_kind(spec)}: {_reason(str(error))}") from error
+    if not spec.shape.is_compatible_with(tensor.shape):
+        raise RequestError(f"input {name!r} has the shape {tuple(tensor.shape)}: it must be {_kind(spec)}.")
+    return tensor
+
+
+def _kind(spec: tf.TensorSpec) -> str:
+    sizes = ["n" if size is None else str(size) for size in spec.shape]
+    return f"{spec.dtype.name} of the shape [{', '.join(sizes)}]"
+
+
+def describe_inputs(specs: Mapping[str, tf.TensorSpec]) -> str:
+    """Describe the inputs of a signature in one line."""
+    return "; ".join(f"{name}: {_kind(spec)}" for name, spec in sorted(specs.items())) or "nothing"
+
+
+def _decoded(value: Any) -> Any:
+    """Replace `{"b64": ...}` by bytes, in nested lists."""
+    if isinstance(value, list):
+        return [_decoded(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() != {_B64} or not isinstance(value[_B64], str):
+        raise ValueError(f'an object in it has the keys {sorted(value)}: it must be {{"b64": "..."}}')
+    return base64.b64decode(value[_B64], validate=True)
+
+
+def _json(value: Any, binary: bool) -> Any:
+    """Return JSON values; bytes are base64 if the output is `binary`, or if they are not UTF-8."""
+    if isinstance(value, list):
+        return [_json(item, binary) for item in value]
+    if not isinstance(value, bytes):
+        return value
+    try:
+        text = None if binary else value.decode()
+    except UnicodeDecodeError:
+        text = None
+    return {_B64: base64.b64encode(value).decode()} if text is None else text
+
+
+def _reason(text: str) -> str:
+    return next(iter(text.splitlines()), "")[:_LONGEST_REASON]
