@@ -26,7 +26,7 @@ from pipelines.serve.table_rows import TableRows, tables_of_version
 
 _HOST, _LOCAL_NAMES = "127.0.0.1", ("127.0.0.1", "localhost")
 _LARGEST_REQUEST = 1 << 26
-_MODEL = r"/v1/models/([^/:]+)(?:/versions/(\d+))?"
+_MODEL = r"/v1/models/([^/:]+)(?:/versions/([0-9]{1,19}))?"
 _PATHS = {"GET": re.compile(rf"{_MODEL}(/metadata)?"), "POST": re.compile(rf"{_MODEL}:predict")}
 
 

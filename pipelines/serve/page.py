@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 import tensorflow as tf
 
-from embedding_core.columns import MISSING, input_name
+from embedding_core.columns import input_name
 from embedding_core.display import shown_token
 from embedding_core.errors import EmbeddingError
 from embedding_core.schema import Json
@@ -56,7 +56,7 @@ def page_html(served: Served, name: str, query: Mapping[str, str], form: Mapping
         signatures={key: describe_inputs(specs) for key, specs in version.inputs.items()},
         request=sample,
         answer=answer,
-        token="" if shown["private"] else query.get("token", ""),
+        token=query.get("token", "") if shown["neighbours"] and not shown["private"] else "",
     )
     return html
 
@@ -92,7 +92,7 @@ def _masked(value: Any) -> Any:
 def sample_request(version: Version, tables: TableRows) -> Json:
     """Make a request for the best candidates if the model has a signature for it, else for a row of raw columns.
 
-    Public columns get the first token of their vocabulary, other tokens are missing, and numbers are 1.
+    Public columns get the first token of their vocabulary, other texts are empty, and other numbers are 1.
     """
     name = next((key for key in ("top_k", "raw") if key in version.inputs), min(version.inputs))
     public = version.facts.get("public", {}).get("columns", ())
@@ -107,9 +107,7 @@ def sample_request(version: Version, tables: TableRows) -> Json:
 
 def _value(spec: tf.TensorSpec, token: str | None) -> Any:
     """Make a value of a column for one row: a list if the column is multivalent."""
-    value: Any = token or MISSING[tf.string].decode()
-    if spec.dtype != tf.string:
-        value = spec.dtype.as_numpy_dtype(token or 1).item()
+    value: Any = (token or "") if spec.dtype == tf.string else spec.dtype.as_numpy_dtype(token or 1).item()
     return value if spec.shape.rank == 1 else [value]
 
 

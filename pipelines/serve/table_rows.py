@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -98,7 +99,7 @@ class TableRows:
         return row
 
     def _checked(self, table: TableConfig, number: str) -> int:
-        if not (number.isascii() and number.isdigit() and int(number) < table.vocabulary_size):
+        if not re.fullmatch("[0-9]{1,18}", number) or int(number) >= table.vocabulary_size:
             raise ConfigError(f"{number!r} is not a row of {table.name!r}: it has 0 to {table.vocabulary_size - 1}.")
         return int(number)
 

@@ -1,0 +1,273 @@
+"""Tests `serve` over HTTP: a trained model's answers to the bit, errors, newer versions, the command and its end."""
+
+import base64
+import contextlib
+import http.client
+import json
+import socket
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from components.pusher.publish import keep_newest, roll_back
+from embedding_core.errors import ConfigError
+from pipelines.commands import cli
+from pipelines.config import load_config
+from pipelines.serve.http_server import LookServer
+from tests.pipelines.commands.exit_code import exit_code
+from tests.pipelines.serve.small_model import push_model
+from tests.support.tf_examples import example
+
+pytestmark = pytest.mark.tfx
+
+ROWS = [
+    example({"item": [f"i{number}".encode()], "shop": [b"s1"] if number % 2 else [], "price": 0.5 * number})
+    for number in range(25)
+]
+
+
+@contextlib.contextmanager
+def serving(config):
+    with LookServer(config, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def ask(server, path, body=None, **headers):
+    """Return the status of an answer, and its JSON or text."""
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(server.address + path, data, headers), timeout=60) as answer:
+            code, kind, content = answer.status, answer.headers["Content-Type"], answer.read()
+    except urllib.error.HTTPError as error:
+        code, kind, content = error.code, error.headers["Content-Type"], error.read()
+    return code, json.loads(content) if kind == "application/json" else content.decode()
+
+
+@pytest.fixture(scope="module")
+def days(ranking_days):
+    with serving(ranking_days.config()) as server:
+        yield server
+
+
+@pytest.fixture
+def small(tmp_path):
+    """Return the configuration of a pipeline that pushed one small version, and whose metadata is gone."""
+    (tmp_path / "rows.csv").write_text("item,bought\na,1\n")
+    (tmp_path / "my.yaml").write_text("data: rows.csv\nlabel: bought\nfeatures: {categorical: [item]}\n")
+    push_model(tmp_path / "model", tmp_path / "runs/my/serving", 7)
+    return load_config(tmp_path / "my.yaml", [f"work_dir={tmp_path / 'runs/my'}"])
+
+
+def logits(path, rows=ROWS):
+    return tf.saved_model.load(str(path)).signatures["serving_default"](examples=tf.constant(rows))["logit"].numpy()
+
+
+def encoded(rows):
+    return [{"b64": base64.b64encode(row).decode()} for row in rows]
+
+
+def test_answers_equal_those_of_the_trained_version(days, ranking_days):
+    expected = logits(ranking_days.version())
+    path = f"/v1/models/my/versions/{ranking_days.version().name}:predict"
+    for address in (path, "/v1/models/my:predict"):
+        code, answer = ask(days, address, {"instances": encoded(ROWS)})
+        assert (code, answer["model_version"]) == (200, ranking_days.version().name)
+        assert np.array([row["logit"] for row in answer["predictions"]], np.float32).tobytes() == expected.tobytes()
+    inputs = {
+        "item": [f"i{number}" for number in range(25)],
+        "shop": ["s1" if number % 2 else "" for number in range(25)],
+    }
+    inputs["price"] = [0.5 * number for number in range(25)]
+    code, answer = ask(days, path, {"signature_name": "raw", "inputs": inputs})
+    raw = tf.saved_model.load(str(ranking_days.version())).signatures["raw"]
+    dtypes = {"price": tf.float32}
+    wanted = raw(**{name: tf.constant(column, dtypes.get(name, tf.string)) for name, column in inputs.items()})
+    assert code == 200
+    for name, values in wanted.items():
+        assert np.array(answer["outputs"][name], np.float32).tobytes() == values.numpy().tobytes()
+
+
+def test_models_status_and_metadata(days, ranking_days):
+    number = ranking_days.version().name
+    assert ask(days, "/v1/models") == (200, {"models": ["my"]})
+    for path in ("/v1/models/my", f"/v1/models/my/versions/{number}"):
+        code, answer = ask(days, path)
+        assert (code, answer["ready"], answer["model_version_status"][0]["version"]) == (200, True, number)
+        code, answer = ask(days, f"{path}/metadata")
+        assert (code, answer["model_spec"]["version"]) == (200, number)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code", "words"),
+    [
+        ("/v1/models/my:predict", b"{", 400, "the request is not JSON"),
+        ("/v1/models/my:predict", {"instances": []}, 400, "at least one row"),
+        ("/v1/models/my:predict", None, 404, "GET '/v1/models/my:predict' is not a request"),
+        ("/v1/models/my/metadata", b"", 404, "POST '/v1/models/my/metadata' is not a request"),
+        ("/v1/models/my:classify", b"{}", 404, "is not a request that this server answers"),
+        ("/v1/models/x", None, 404, "of 'x' is not served"),
+        ("/v1/models/my/versions/5:predict", b"{}", 404, "version 5 of 'my' is not served"),
+        ("/favicon.ico", None, 404, "is not a request that this server answers"),
+        ("/", b"\xff", 400, "codec can't decode"),
+    ],
+)
+def test_wrong_request_is_one_json_error(days, path, body, code, words):
+    status, answer = ask(days, path, body)
+    assert (status, list(answer)) == (code, ["error"])
+    assert words in answer["error"]
+
+
+def test_errors_of_the_protocol_are_json_too(days):
+    status, answer = ask(days, "/", Host="evil.example")
+    assert (status, "must be one of" in answer["error"]) == (403, True)
+    port = days.server_address[1]
+    for method, headers, code in (("PUT", {}, 501), ("POST", {"Content-Length": "x"}, 411), ("POST", {}, 411)):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.putrequest(method, "/v1/models/my:predict")
+        for name, value in headers.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        answer = connection.getresponse()
+        assert (answer.status, list(json.load(answer))) == (code, ["error"])
+        connection.close()
+
+
+def test_page_shows_rows_and_neighbours_of_the_trained_tables(days, ranking_days):
+    code, page = ask(days, "/?table=item")
+    assert (code, "Rows in item" in page, 'role="alert"' in page) == (200, True, False)
+    code, page = ask(days, "/?table=item&token=i12")
+    assert (code, "Neighbours in item" in page, page.count("<tr>")) == (200, True, 12)
+    folder = ranking_days.artifact("CheckpointRetriever", "embedding_checkpoint")
+    tokens = (folder / "vocabularies/item.txt").read_text().split()
+    rows = tf.train.load_checkpoint(f"{folder}/tables").get_tensor("item")[: len(tokens)].astype(np.float64)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    nearest = np.argsort(-(rows @ rows[tokens.index("i12")]))[:11]
+    places = [page.index(f">{tokens[row]}</a>") for row in nearest]
+    assert places == sorted(places)
+
+
+def test_request_of_the_page_is_answered(days):
+    form = urllib.parse.urlencode({"request": json.dumps({"instances": encoded(ROWS[:2])})}).encode()
+    code, page = ask(days, "/", form)
+    assert (code, page.count("&#34;logit&#34;")) == (200, 2)
+
+
+def test_two_tower_offers_a_request_for_top_k(two_tower):
+    with serving(two_tower.config()) as server:
+        code, page = ask(server, "/")
+        assert (code, "&#34;signature_name&#34;: &#34;top_k&#34;" in page) == (200, True)
+        request = {"signature_name": "top_k", "instances": [{"user": "u1"}]}
+        code, answer = ask(server, "/v1/models/my:predict", request)
+        assert code == 200
+        assert answer["predictions"][0]["tokens"][0].startswith("i")
+
+
+def test_newer_version_takes_over_while_requests_are_answered(small, tmp_path, monkeypatch, capsys):
+    """No request fails, and each is answered by the version that it names."""
+    base = small.push_destination
+    request, seen = {"inputs": ["abc"]}, []
+    with serving(small) as server:
+        done = threading.Event()
+
+        def keep_asking():
+            while not done.is_set():
+                seen.append(ask(server, "/v1/models/my:predict", request))
+
+        threads = [threading.Thread(target=keep_asking) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for number, added in ((8, 1.0), (9, 2.0)):
+            push_model(tmp_path / f"model{number}", base, number, added)
+            wait_for(server, number)
+        assert roll_back(base).version > 9
+        keep_newest(base, 1)
+        wait_for(server, roll_back_number(base))
+        done.set()
+        for thread in threads:
+            thread.join()
+        ask_last = ask(server, "/v1/models/my:predict", request)
+    expected = {"7": [1.0], "8": [2.0], "9": [3.0], ask_last[1]["model_version"]: [2.0]}
+    assert {code for code, _ in seen} == {200}
+    assert all(answer["outputs"] == expected[answer["model_version"]] for _, answer in [*seen, ask_last])
+    assert len({answer["model_version"] for _, answer in seen}) > 2
+    assert "version 8\nversion 9\n" in capsys.readouterr().out
+
+
+def roll_back_number(base):
+    from components.pusher.served import served_versions
+
+    return served_versions(base)[-1]
+
+
+def wait_for(server, number, seconds=120):
+    """Wait until a version answers."""
+    looked = threading.Event()
+    for _ in range(seconds * 20):
+        if server.newest.version.number == number:
+            return
+        looked.wait(0.05)
+    raise AssertionError(f"version {number} was not taken over")
+
+
+def test_version_that_cannot_be_loaded_leaves_the_previous_one(small, tmp_path, capsys):
+    with serving(small) as server:
+        broken = tmp_path / "runs/my/serving/9"
+        broken.mkdir()
+        server.newest.look()
+        assert (server.newest.version.number, capsys.readouterr().err) == (7, "")  # a folder without a model
+        (broken / "saved_model.pb").write_bytes(b"x")
+        server.newest.look()
+        server.newest.look()
+        assert ask(server, "/v1/models/my:predict", {"inputs": ["abc"]})[1]["model_version"] == "7"
+    shown = capsys.readouterr().err
+    assert shown.count("version 9 cannot be loaded, 7 still answers") == 1
+
+
+def test_page_without_metadata_says_what_is_missing(small):
+    with serving(small) as server:
+        code, page = ask(server, "/")
+    assert (code, "a training that the metadata of &#39;my&#39; does not know" in page) == (200, True)
+
+
+@pytest.fixture
+def command(small, monkeypatch):
+    """Return the arguments of the command, which Ctrl-C ends as soon as it serves."""
+    monkeypatch.setattr(cli, "silence", lambda: None)
+
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LookServer, "serve_forever", interrupted)
+    return "serve", f"{small.work_dir}/../../my.yaml", "--set", f"work_dir={small.work_dir}"
+
+
+def test_command_says_what_it_is_and_ctrl_c_ends_it(command, capsys):
+    assert exit_code(*command, "--port", "0") == 130
+    out, err = capsys.readouterr()
+    first, second = out.splitlines()
+    assert first.startswith("version 7: http://127.0.0.1:")
+    assert "/v1/models/my:predict answers" in first
+    assert second.startswith("A look, not a server for production")
+    assert err == ""
+
+
+def test_port_in_use_is_one_error(command, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert exit_code(*command, "--port", port) == 1
+    assert f"error: `--port` is {port}: Address already in use; give another one, or 0" in capsys.readouterr().err
+
+
+def test_folder_without_a_version_is_one_error(small):
+    empty = load_config(f"{small.work_dir}/../../my.yaml", [f"work_dir={small.work_dir}2"])
+    with pytest.raises(ConfigError, match=r"has no version: push one with `tfx-embeddings run`"):
+        LookServer(empty, 0)
