@@ -5,6 +5,7 @@ import os
 import random
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import typing
@@ -39,7 +40,7 @@ ADDED = {
     ],
 }  # fmt: skip
 # Exit code 4 says that something was found, which depends on the data and, for latencies, on the machine.
-CODES = {"preflight": (0, 4), "shadow": (0, 4)}
+CODES = {"preflight": (0, 4), "shadow": (0, 4), "serve": (130,)}
 
 
 def write_day(folder, day, rows=1500):
@@ -95,6 +96,18 @@ class Reader:
         assert done.returncode in codes, (done.args, done.returncode, done.stdout[-2500:], done.stderr[-2500:])
         return done.stdout
 
+    def look(self, program, *words, codes):
+        """Run a program that ends by Ctrl-C, which it gets as soon as it has printed two lines; return these."""
+        command, show = [str(self.python.with_name(program)), *words], subprocess.PIPE
+        with subprocess.Popen(
+            command, cwd=self.folder, env=self.environment, stdout=show, stderr=show, text=True
+        ) as process:
+            printed = process.stdout.readline() + process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        assert (process.returncode in codes, errors) == (True, ""), (printed, process.returncode, errors[-2500:])
+        return printed
+
     def follow_page(self, page, skip=()):
         """Run the commands of a page in its order, each in its forms, except those that contain a text of `skip`."""
         for line in commands_of_page(page):
@@ -105,7 +118,8 @@ class Reader:
         """Run a line of a page; return what its last form printed."""
         for number, form in enumerate(forms_of(line)):
             words = shlex.split(re.sub(r"\bOUT\b", f"OUT{number}", self.with_numbers(form)))  # a new folder for each
-            printed = self.call("tfx-embeddings", *words, *ADDED.get(words[0], []), codes=CODES.get(words[0], (0,)))
+            run = self.look if words[0] == "serve" else self.call
+            printed = run("tfx-embeddings", *words, *ADDED.get(words[0], []), codes=CODES.get(words[0], (0,)))
         self.note(line)
         return printed
 

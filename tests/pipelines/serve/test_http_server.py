@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -18,16 +19,18 @@ from components.pusher.publish import keep_newest, roll_back
 from embedding_core.errors import ConfigError
 from pipelines.commands import cli
 from pipelines.config import load_config
-from pipelines.serve.http_server import LookServer
+from pipelines.serve.http_server import LookServer, Newest
 from tests.pipelines.commands.exit_code import exit_code
 from tests.pipelines.serve.small_model import push_model
 from tests.support.tf_examples import example
 
 pytestmark = pytest.mark.tfx
 
+COLUMNS = {"item": [f"i{number}" for number in range(25)], "shop": [f"s{number % 6}" for number in range(25)]}
+COLUMNS["price"] = [1 + number % 7 for number in range(25)]
 ROWS = [
-    example({"item": [f"i{number}".encode()], "shop": [b"s1"] if number % 2 else [], "price": 0.5 * number})
-    for number in range(25)
+    example({"item": item.encode(), "shop": shop.encode(), "price": price})
+    for item, shop, price in zip(*COLUMNS.values(), strict=True)
 ]
 
 
@@ -82,18 +85,16 @@ def test_answers_equal_those_of_the_trained_version(days, ranking_days):
         code, answer = ask(days, address, {"instances": encoded(ROWS)})
         assert (code, answer["model_version"]) == (200, ranking_days.version().name)
         assert np.array([row["logit"] for row in answer["predictions"]], np.float32).tobytes() == expected.tobytes()
-    inputs = {
-        "item": [f"i{number}" for number in range(25)],
-        "shop": ["s1" if number % 2 else "" for number in range(25)],
-    }
-    inputs["price"] = [0.5 * number for number in range(25)]
-    code, answer = ask(days, path, {"signature_name": "raw", "inputs": inputs})
+
+
+def test_columns_equal_those_of_the_trained_version(days, ranking_days):
     raw = tf.saved_model.load(str(ranking_days.version())).signatures["raw"]
-    dtypes = {"price": tf.float32}
-    wanted = raw(**{name: tf.constant(column, dtypes.get(name, tf.string)) for name, column in inputs.items()})
+    specs = raw.structured_input_signature[1]
+    wanted = raw(**{name: tf.constant(COLUMNS[name], spec.dtype) for name, spec in specs.items()})
+    code, answer = ask(days, "/v1/models/my:predict", {"signature_name": "raw", "inputs": COLUMNS})
     assert code == 200
-    for name, values in wanted.items():
-        assert np.array(answer["outputs"][name], np.float32).tobytes() == values.numpy().tobytes()
+    for name in ("logit", "probability"):
+        assert np.array(answer["outputs"][name], np.float32).tobytes() == wanted[name].numpy().tobytes()
 
 
 def test_models_status_and_metadata(days, ranking_days):
@@ -171,7 +172,7 @@ def test_two_tower_offers_a_request_for_top_k(two_tower):
         assert answer["predictions"][0]["tokens"][0].startswith("i")
 
 
-def test_newer_version_takes_over_while_requests_are_answered(small, tmp_path, monkeypatch, capsys):
+def test_newer_version_takes_over_while_requests_are_answered(small, tmp_path, capsys):
     """No request fails, and each is answered by the version that it names."""
     base = small.push_destination
     request, seen = {"inputs": ["abc"]}, []
@@ -188,48 +189,37 @@ def test_newer_version_takes_over_while_requests_are_answered(small, tmp_path, m
         for number, added in ((8, 1.0), (9, 2.0)):
             push_model(tmp_path / f"model{number}", base, number, added)
             wait_for(server, number)
-        assert roll_back(base).version > 9
+        copy = roll_back(base).version
         keep_newest(base, 1)
-        wait_for(server, roll_back_number(base))
+        wait_for(server, copy)
         done.set()
         for thread in threads:
             thread.join()
-        ask_last = ask(server, "/v1/models/my:predict", request)
-    expected = {"7": [1.0], "8": [2.0], "9": [3.0], ask_last[1]["model_version"]: [2.0]}
+    expected = {"7": [1.0], "8": [2.0], "9": [3.0], str(copy): [2.0]}
     assert {code for code, _ in seen} == {200}
-    assert all(answer["outputs"] == expected[answer["model_version"]] for _, answer in [*seen, ask_last])
+    assert all(answer["outputs"] == expected[answer["model_version"]] for _, answer in seen)
     assert len({answer["model_version"] for _, answer in seen}) > 2
     assert "version 8\nversion 9\n" in capsys.readouterr().out
 
 
-def roll_back_number(base):
-    from components.pusher.served import served_versions
-
-    return served_versions(base)[-1]
-
-
 def wait_for(server, number, seconds=120):
     """Wait until a version answers."""
-    looked = threading.Event()
-    for _ in range(seconds * 20):
-        if server.newest.version.number == number:
-            return
-        looked.wait(0.05)
-    raise AssertionError(f"version {number} was not taken over")
+    end = time.monotonic() + seconds
+    while server.newest.version.number != number:
+        assert time.monotonic() < end, f"version {number} was not taken over"
+        time.sleep(0.05)
 
 
 def test_version_that_cannot_be_loaded_leaves_the_previous_one(small, tmp_path, capsys):
-    with serving(small) as server:
-        broken = tmp_path / "runs/my/serving/9"
-        broken.mkdir()
-        server.newest.look()
-        assert (server.newest.version.number, capsys.readouterr().err) == (7, "")  # a folder without a model
-        (broken / "saved_model.pb").write_bytes(b"x")
-        server.newest.look()
-        server.newest.look()
-        assert ask(server, "/v1/models/my:predict", {"inputs": ["abc"]})[1]["model_version"] == "7"
-    shown = capsys.readouterr().err
-    assert shown.count("version 9 cannot be loaded, 7 still answers") == 1
+    newest, broken = Newest(small), tmp_path / "runs/my/serving/9"
+    broken.mkdir()
+    newest.look()
+    assert (newest.version.number, capsys.readouterr().err) == (7, "")  # a folder without a model
+    (broken / "saved_model.pb").write_bytes(b"x")
+    newest.look()
+    newest.look()
+    assert newest.version.number == 7
+    assert capsys.readouterr().err.count("version 9 cannot be loaded, 7 still answers") == 1
 
 
 def test_page_without_metadata_says_what_is_missing(small):
