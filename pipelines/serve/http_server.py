@@ -39,7 +39,7 @@ class Served:
         self.model = Version(config.push_destination, number)
         updates = version_updates().last(config.push_destination, number)
         if updates:
-            echo(f"version {number} answers without its {updates} updates: send them as to any server", err=True)
+            echo(f"version {number} answers without its {updates} updates: send them as to any server.", err=True)
 
     @property
     def number(self) -> int:
@@ -188,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
-        if not (length.isascii() and length.isdigit() and int(length) <= _LARGEST_REQUEST):
+        if not re.fullmatch("[0-9]{1,9}", length) or int(length) > _LARGEST_REQUEST:
             self.send_error(411, f"Content-Length is {length!r}: it must be given, and at most {_LARGEST_REQUEST}.")
             return
         self._answer(self.rfile.read(int(length)))
@@ -196,15 +196,15 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, body: bytes) -> None:
         try:
             self._require_local_name()
-            self._send(200, self.server.answer(self.command, self.path, body))
+            answer = self.server.answer(self.command, self.path, body)
         except RequestError as error:
             self.send_error(error.status, str(error))
         except (EmbeddingError, UnicodeDecodeError) as error:
             self.send_error(400, str(error))
-        except OSError:
-            raise
         except Exception as error:
             self.send_error(500, f"{type(error).__name__}: {error}")
+        else:
+            self._send(200, answer)
 
     def _require_local_name(self) -> None:
         """Refuse other names of this machine: a web page could have given its own name this address."""
@@ -217,10 +217,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(int(code), {"error": message or self.responses.get(code, ("error",))[0]})
 
     def _send(self, code: int, answer: Json | str) -> None:
-        is_page = isinstance(answer, str)
-        content = (answer if is_page else json.dumps(answer)).encode()
+        content = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
         self.send_response(code)
-        self.send_header("Content-Type", "text/html; charset=utf-8" if is_page else "application/json")
+        kind = "text/html; charset=utf-8" if isinstance(answer, str) else "application/json"
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         if self.command != "HEAD":

@@ -99,7 +99,7 @@ def sample_request(version: Version, tables: TableRows) -> Json:
     tokens = {
         input_name(feature.column.name): tables.first_token(tables.config.table_of(feature.name))
         for feature in tables.config.features
-        if feature.column is not None and feature.column.name in public
+        if feature.column is not None and feature.column.name in public and not feature.column.after_transform
     }
     specs = version.inputs[name].items()
     return {"signature_name": name, "instances": [{key: _value(spec, tokens.get(key)) for key, spec in specs}]}

@@ -98,6 +98,14 @@ class TableRows:
             raise ConfigError(f"table {table.name!r} has no row for {shown!r}: it is looked up as an unknown token.")
         return row
 
+    def first_token(self, table: TableConfig) -> str:
+        """Return the token, or the raw id, of the first row; "" if no token has a row."""
+        vocabulary = self.vocabulary_of(table)
+        if vocabulary is None:
+            return "0"
+        tokens: list[bytes] = vocabulary.tokens.slice(0, 1).to_pylist()
+        return b"".join(tokens).decode(errors="ignore")
+
     def _checked(self, table: TableConfig, number: str) -> int:
         if not re.fullmatch("[0-9]{1,18}", number) or int(number) >= table.vocabulary_size:
             raise ConfigError(f"{number!r} is not a row of {table.name!r}: it has 0 to {table.vocabulary_size - 1}.")
