@@ -39,7 +39,7 @@ def push_model(folder, base, number, added=0.0):
         return {"score": price + module.added, "item": item[:, 0], "next": number + 1, "item_bytes": item[:, 0]}
 
     def checked(examples):
-        with tf.control_dependencies([tf.debugging.assert_none_equal(examples, b"bad", "bad row")]):
+        with tf.control_dependencies([tf.debugging.assert_none_equal(examples, b"bad", message="bad row")]):
             return {"length": tf.cast(tf.strings.length(examples), tf.float32) / 3 + module.added}
 
     signatures = {
