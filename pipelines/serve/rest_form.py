@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,8 @@ from embedding_core.storage import open_file
 
 _B64 = "b64"
 _LONGEST_REASON = 1000
+_NO_REASON = re.compile(r"Graph execution error|Detected at node|<stack traces|Node: |\d+ root error|\s*(File |\[\[|$)")
+"""Lines of TensorFlow's errors that say where something is wrong, or nothing."""
 
 
 class RequestError(EmbeddingError, ValueError):
@@ -201,4 +204,5 @@ def _json(value: Any, binary: bool) -> Any:
 
 
 def _reason(text: str) -> str:
-    return next(iter(text.splitlines()), "")[:_LONGEST_REASON]
+    """Return the first line of an error that says what is wrong."""
+    return next((line for line in text.splitlines() if not _NO_REASON.match(line)), text[:1])[:_LONGEST_REASON]
