@@ -205,4 +205,4 @@ def _json(value: Any, binary: bool) -> Any:
 
 def _reason(text: str) -> str:
     """Return the first line of an error that says what is wrong."""
-    return next((line for line in text.splitlines() if not _NO_REASON.match(line)), text[:1])[:_LONGEST_REASON]
+    return next((line for line in text.splitlines() if not _NO_REASON.match(line)), "no reason")[:_LONGEST_REASON]

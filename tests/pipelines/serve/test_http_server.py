@@ -61,13 +61,23 @@ def days(ranking_days):
         yield server
 
 
+def small_pipeline(folder):
+    """Return the configuration of a pipeline that pushed one small version, and whose metadata is gone."""
+    (folder / "rows.csv").write_text("item,bought\na,1\n")
+    (folder / "my.yaml").write_text("data: rows.csv\nlabel: bought\nfeatures: {categorical: [item]}\n")
+    push_model(folder / "model", folder / "runs/my/serving", 7)
+    return load_config(folder / "my.yaml", [f"work_dir={folder / 'runs/my'}"])
+
+
 @pytest.fixture
 def small(tmp_path):
-    """Return the configuration of a pipeline that pushed one small version, and whose metadata is gone."""
-    (tmp_path / "rows.csv").write_text("item,bought\na,1\n")
-    (tmp_path / "my.yaml").write_text("data: rows.csv\nlabel: bought\nfeatures: {categorical: [item]}\n")
-    push_model(tmp_path / "model", tmp_path / "runs/my/serving", 7)
-    return load_config(tmp_path / "my.yaml", [f"work_dir={tmp_path / 'runs/my'}"])
+    return small_pipeline(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with serving(small_pipeline(tmp_path_factory.mktemp("small"))) as server:
+        yield server
 
 
 def logits(path, rows=ROWS):
@@ -121,16 +131,16 @@ def test_models_status_and_metadata(days, ranking_days):
         ("/", b"\xff", 400, "codec can't decode"),
     ],
 )
-def test_wrong_request_is_one_json_error(days, path, body, code, words):
-    status, answer = ask(days, path, body)
+def test_wrong_request_is_one_json_error(server, path, body, code, words):
+    status, answer = ask(server, path, body)
     assert (status, list(answer)) == (code, ["error"])
     assert words in answer["error"]
 
 
-def test_errors_of_the_protocol_are_json_too(days):
-    status, answer = ask(days, "/", Host="evil.example")
+def test_errors_of_the_protocol_are_json_too(server):
+    status, answer = ask(server, "/", Host="evil.example")
     assert (status, "must be one of" in answer["error"]) == (403, True)
-    port = days.server_address[1]
+    port = server.server_address[1]
     for method, headers, code in (("PUT", {}, 501), ("POST", {"Content-Length": "x"}, 411), ("POST", {}, 411)):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         connection.putrequest(method, "/v1/models/my:predict")
@@ -222,9 +232,8 @@ def test_version_that_cannot_be_loaded_leaves_the_previous_one(small, tmp_path, 
     assert capsys.readouterr().err.count("version 9 cannot be loaded, 7 still answers") == 1
 
 
-def test_page_without_metadata_says_what_is_missing(small):
-    with serving(small) as server:
-        code, page = ask(server, "/")
+def test_page_without_metadata_says_what_is_missing(server):
+    code, page = ask(server, "/")
     assert (code, "a training that the metadata of &#39;my&#39; does not know" in page) == (200, True)
 
 
