@@ -159,7 +159,8 @@ def _cosines(rows: Rows, vector: npt.NDArray[np.float64]) -> npt.NDArray[np.floa
     wide = rows.astype(np.float64)
     lengths = np.linalg.norm(wide, axis=1) * np.linalg.norm(vector)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.nan_to_num(wide @ vector / lengths, nan=0.0, posinf=0.0, neginf=0.0)
+        cosines: npt.NDArray[np.float64] = np.nan_to_num(wide @ vector / lengths, nan=0.0, posinf=0.0, neginf=0.0)
+    return cosines
 
 
 def tables_of_version(config: PipelineConfig, number: int, facts: Json) -> TableRows:
