@@ -27,7 +27,7 @@ from embedding_core.tasks import Task, prediction_name, retrieval_index
 from embedding_core.training.drawn_candidates import candidate_counts
 from embedding_core.training.row_stream import batches_once
 from embedding_core.training.training_inputs import Batch, Inputs, RowParser
-from pipelines.report.run_report import CLASS_METRICS, ERRORS, METRICS
+from pipelines.report.run_report import CLASS_METRICS, ERRORS, METRICS, THIS_MODEL
 
 _MAX_ROWS = 200_000  # of each split: more would not change a digit that is shown
 _BATCH = 4096
@@ -134,7 +134,7 @@ def _has_both_classes(rows: _Rows) -> bool:
 def _compared_classes(task: Task, train: _Rows, held_out: _Rows) -> list[Score]:
     """Score the model, the label's mean (or the classes' shares of the rows), and a logistic regression."""
     score = _score_of_classes if task.is_multiclass else _score
-    scores = [score("this model", held_out.predicted, held_out)]
+    scores = [score(THIS_MODEL, held_out.predicted, held_out)]
     if _has_both_classes(train):
         prior, name = _shares(task, train, len(held_out.label)), "mean of the label"
         scores.append(score("shares of the classes" if task.is_multiclass else name, prior, held_out))
@@ -180,7 +180,7 @@ def _compared_errors(task: Task, train: _Rows, held_out: _Rows) -> list[Score]:
     name = "Poisson regression" if task.kind == "count" else "ridge regression"
     model, strength = _number_regression(task, train)
     return [
-        _errors("this model", held_out.predicted, held_out),
+        _errors(THIS_MODEL, held_out.predicted, held_out),
         _errors("mean of the label", mean, held_out),
         dataclasses.replace(
             _errors(f"{name}, one-hot", model.predict(held_out.features), held_out),

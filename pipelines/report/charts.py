@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
-import itertools
+import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from html import escape
-from typing import NamedTuple
 
+import matplotlib
+from cycler import cycler
 from markupsafe import Markup
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from embedding_core.health import Health, bound_of
 from pipelines.report.run_report import Figures
 
-_WIDTH, _HEIGHT, _RIGHT, _BOTTOM = 480, 190, 14, 40  # the height is that of the plot
-_COLOURS, _DASHES = 8, ("", "7 3", "2 3", "9 3 2 3")  # classes s1 to s8 of page.css; a dash for who sees no colour
-_TICKS, _CHARACTER = 5, 7.2  # most steps between ticks; width of a character of the legend
+_INCHES = (4.6, 2.6)  # width and height, at 72 dots per inch
+_LEGEND = 60  # characters in a row of the legend
+# Colours that stand for variables of page.css, which has them for light and dark.
+_COLOURS = {f"#00000{at}": f"var(--s{at})" for at in range(1, 9)}
+_DASHES = ("-", "--", ":", "-.")
+_TEXT, _GRID = "#00000a", "#00000b"
+_STYLE = {
+    "svg.fonttype": "none",  # text is not drawn as paths, so it is small and searchable
+    # Two lines differ in their dashes too, for who sees no colour; after eight colours, in both.
+    "axes.prop_cycle": cycler(color=list(_COLOURS) * 4)
+    + cycler(linestyle=[_DASHES[(at + at // 8) % 4] for at in range(4 * 8)]),
+    "axes.edgecolor": _GRID,
+    "axes.formatter.useoffset": False,
+    "grid.color": _GRID,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), _TEXT),
+}
 
 
 def line_chart(series: Mapping[str, Sequence[tuple[float, float]]], *, x_label: str) -> str:
@@ -32,81 +50,24 @@ def line_chart(series: Mapping[str, Sequence[tuple[float, float]]], *, x_label: 
     lines = {name: points for name, points in finite.items() if points}
     if not lines:
         return ""
-    legend, top = _legend(lines)
-    xs, ys = zip(*itertools.chain(*lines.values()), strict=True)
-    bottom, right = top + _HEIGHT, _WIDTH - _RIGHT
-    up = _scale(ys, bottom, top)
-    left = 12 + _CHARACTER * max(len(text) for _, text in up.ticks)
-    across = _scale(xs, left, right, whole=True)
-    drawn = [f'<line x1="{left:.1f}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>' for y, _ in up.ticks]
-    drawn += [_text(left - 6, y + 4, text, "end") for y, text in up.ticks]
-    drawn += [_text(x, bottom + 16, text, "middle") for x, text in across.ticks]
-    drawn.append(_text((left + right) / 2, bottom + 34, x_label, "middle"))
-    for at, points in enumerate(lines.values()):
-        places = [f"{across.place(x):.1f} {up.place(y):.1f}" for x, y in points]
-        drawn.append(f'<path d="M{" L".join(places)}" {_stroke(at)}/>')
-        if len(points) < 3:  # a dot is the path of a round cap
-            drawn += [f'<path d="M{place} h0" {_stroke(at, 7)}/>' for place in places]
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=_INCHES, layout="constrained", facecolor="none")
+        axes = figure.add_subplot(facecolor="none")
+        for name, points in lines.items():
+            axes.plot(*zip(*points, strict=True), label=name, marker="." if len(points) < 3 else "", linewidth=1.4)
+        axes.set_xlabel(x_label)
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid()
+        columns = max(1, _LEGEND // (max(map(len, lines)) + 5))
+        figure.legend(loc="outside upper left", ncols=columns, frameon=False, fontsize="small")  # never over a line
+        text = io.StringIO()
+        FigureCanvasSVG(figure).print_svg(text, metadata={"Date": None, "Creator": None})
+    svg = re.sub('<g id="[^"]*"', "<g", text.getvalue())  # the same in every chart of a page
+    for colour, variable in {**_COLOURS, _TEXT: "var(--dim)", _GRID: "var(--line)"}.items():
+        svg = svg.replace(colour, variable)
     label = escape(f"{', '.join(lines)} by {x_label}")
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {bottom + _BOTTOM}" width="{_WIDTH}" height="{bottom + _BOTTOM}" role="img" '
-        f'aria-label="{label}">{"".join([*legend, *drawn])}</svg>'
-    )
-
-
-class _Scale(NamedTuple):
-    """An axis: its ends in data and on the drawing, and the places and texts of its ticks."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-    ticks: Sequence[tuple[float, str]] = ()
-
-    def place(self, value: float) -> float:
-        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
-
-
-def _scale(values: Sequence[float], start: float, end: float, *, whole: bool = False) -> _Scale:
-    """Choose an axis for the values; if they are whole numbers, its ticks are too, and none is beyond them."""
-    least, most = min(values), max(values)
-    pad = 0 if whole else (most - least) / 20
-    if least == most:
-        pad = 1 if whole else abs(least) / 10 or 1
-    axis = _Scale(least - pad, most + pad, start, end)
-    least_step = (axis.high - axis.low) / _TICKS
-    power = 10.0 ** math.floor(math.log10(least_step))
-    step = next(step for step in (power, 2 * power, 5 * power, 10 * power) if step >= least_step * (1 - 1e-9))
-    step = max(step, 1.0) if whole else step
-    low, high = (least, most) if whole else (axis.low, axis.high)
-    ticks = [step * at for at in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-    digits = max(0, -math.floor(math.log10(step) + 1e-9))
-    plain = digits < 5 and abs(high) < 1e7
-    texts = [f"{tick:,.{digits}f}" if plain else f"{tick:.6g}" for tick in ticks]
-    return axis._replace(ticks=[(axis.place(tick), text) for tick, text in zip(ticks, texts, strict=True)])
-
-
-def _legend(names: Iterable[str]) -> tuple[list[str], float]:
-    """Draw the names with their lines, in as many rows as they need; return the height of the rows too."""
-    drawn, x, y = [], 0.0, 12.0
-    for at, name in enumerate(names):
-        width = 34 + _CHARACTER * len(name)
-        if x and x + width > _WIDTH:
-            x, y = 0.0, y + 17
-        drawn += [f'<path d="M{x:.1f} {y - 4} h20" {_stroke(at)}/>', _text(x + 24, y, name)]
-        x += width + 8
-    return drawn, y + 12
-
-
-def _stroke(at: int, width: float = 1.8) -> str:
-    dash = _DASHES[(at + at // _COLOURS) % len(_DASHES)]
-    return f'class="s{at % _COLOURS + 1}" stroke-width="{width}"' + (
-        f' stroke-dasharray="{dash}"' if dash and width < 7 else ' stroke-linecap="round"'
-    )
-
-
-def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+    return re.sub(r"^.*?<svg", f'<svg role="img" aria-label="{label}"', svg, count=1, flags=re.DOTALL)
 
 
 def breakable(name: str) -> Markup:

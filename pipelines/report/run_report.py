@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from embedding_core.quality_rules import GATE_METRICS
-
 METRICS = ("AUC", "log loss")
 """The metrics that compare model and baselines for a binary label; the first decides."""
 ERRORS = ("RMSE", "MAE")
@@ -155,22 +153,6 @@ class Report:
         return any("nothing_left_out" in row for row in self.evaluation)
 
     @property
-    def headline(self) -> str:
-        """The main metric of each label beside that of the best baseline, in one line."""
-        if self.retrieval is not None:
-            name, baseline = GATE_METRICS[0], f"popularity of {self.retrieval['feature']}"
-            value, other = (self.retrieval[key].get(name) for key in ("metrics", "popularity"))
-            return _compared(name, value, {baseline: other})
-        models = [row for row in self.quality if row["scorer"].endswith(THIS_MODEL)]
-        lines = []
-        for model in models:
-            label, name = model["scorer"].removesuffix(THIS_MODEL), next(iter(model["metrics"]))
-            others = {row["scorer"]: row["metrics"].get(name) for row in self.quality if row not in models}
-            of_label = {scorer[len(label) :]: value for scorer, value in others.items() if scorer.startswith(label)}
-            lines.append(label + _compared(name, model["metrics"][name], of_label))
-        return "; ".join(lines)
-
-    @property
     def took(self) -> str:
         """Time of the run in words."""
         if not self.cached:
@@ -179,20 +161,6 @@ class Report:
             f"{self.seconds:.1f} s with {self.cached} of {len(self.nodes)} nodes from the cache; "
             f"{self.seconds_with_cache:.1f} s without"
         )
-
-
-def _compared(name: str, value: float | None, baselines: Mapping[str, float | None]) -> str:
-    """Write a metric of the model beside that of the best baseline."""
-    known = {scorer: other for scorer, other in baselines.items() if other is not None}
-    if value is None:
-        return f"{name} cannot be computed"
-    if not known:
-        return f"{name} {value:.4f}"
-    is_higher_better = name in (*HIGHER_IS_BETTER, *GATE_METRICS)
-    best = (max if is_higher_better else min)(known, key=lambda scorer: known[scorer])
-    word = "better" if (value > known[best]) == is_higher_better else "worse"
-    word = "equal to" if value == known[best] else f"{word} than"
-    return f"{name} {value:.4f}, {word} the {known[best]:.4f} of the {best}"
 
 
 # Describes what happened to one node in one run.

@@ -10,7 +10,7 @@ from embedding_core.quality_rules import NOTHING_LEFT_OUT
 from pipelines.console.terminal import PLAIN, SafeConsole, print_table
 from pipelines.report.html_report import parity_line, profile_rows
 from pipelines.report.run_report import Figures, Report, RunResult
-from pipelines.report.verdict import figure_text
+from pipelines.report.verdict import figure_text, headline
 
 
 def print_report(report: Report, html: str, console: Console | None = None) -> None:
@@ -52,7 +52,7 @@ def print_summary(report: Report, html: str, console: Console | None = None) -> 
     """Print three lines: what was pushed or why not, the main metric, and the path of the full report."""
     console = console or SafeConsole(highlight=False)
     print_outcome(report.push, console)
-    console.print(report.headline, **PLAIN)
+    console.print(headline(report), **PLAIN)
     console.print(f"report: {html}", **PLAIN)
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from embedding_core.quality_rules import NOTHING_LEFT_OUT
-from pipelines.report.run_report import HIGHER_IS_BETTER, Figures, Report
+from pipelines.report.run_report import HIGHER_IS_BETTER, THIS_MODEL, Figures, Report
 
-_MODEL = "this model"
 FLAT = 0.005
 """A smaller relative change of a loss is none."""
 STOPPING = "`training.early_stopping`"
@@ -26,9 +25,9 @@ def comparison(report: Report) -> tuple[list[str], Scores]:
     label = _label(next(iter(scores))) if scores else ""  # with several labels, rankings are of the first one
     popularity = f"popularity of {retrieval.get('feature')}"
     for scorer, key in (
-        (_MODEL, "metrics"),
+        (THIS_MODEL, "metrics"),
         (popularity, "popularity"),
-        (_MODEL + NOTHING_LEFT_OUT, "nothing_left_out"),
+        (THIS_MODEL + NOTHING_LEFT_OUT, "nothing_left_out"),
         (popularity + NOTHING_LEFT_OUT, "popularity_nothing_left_out"),
     ):
         if retrieval.get(key):
@@ -48,32 +47,40 @@ def verdict(report: Report) -> str:
     judged = f"all {len(bounds)} bounds are met" if bounds else "no bound was set"
     if missed:
         judged = f"missed {len(missed)} of {len(bounds)} bounds: {', '.join(missed)}"
-    return f"{outcome}: {'; '.join([*_against_baselines(report), judged])}."
+    return f"{outcome}: {'; '.join(filter(None, [headline(report), judged]))}."
 
 
-def _against_baselines(report: Report) -> list[str]:
-    """Compare the first metric of each label with that of its best baseline, in words."""
+def headline(report: Report) -> str:
+    """Say what the main metric of each label is, beside that of its best baseline, in one line."""
     names, scores = comparison(report)
     clauses = []
-    for label in [_label(scorer) for scorer in scores if scorer.endswith(_MODEL)]:
+    for label in [_label(scorer) for scorer in scores if scorer.endswith(THIS_MODEL)]:
         of_label = {scorer.removeprefix(label): row for scorer, row in scores.items() if scorer.startswith(label)}
-        model = of_label.pop(_MODEL)
+        model = of_label.pop(THIS_MODEL)
         metric = next((name for name in names if model.get(name) is not None), None)
         if metric is None:
+            clauses.append(f"{label}{next(iter(model))} cannot be computed")
             continue
-        values = {scorer: value for scorer, row in of_label.items() if (value := row.get(metric)) is not None}
-        values = {scorer: value for scorer, value in values.items() if not scorer.endswith(NOTHING_LEFT_OUT)}
-        is_higher_better = metric in HIGHER_IS_BETTER or "@" in metric
-        best = (max if is_higher_better else min)(values, key=lambda scorer: values[scorer], default=None)
-        beside = "" if best is None else f", that of the best baseline ({best}) {figure_text(values[best])}"
-        of = f" of {label.removesuffix(': ')}" if label else ""
-        clauses.append(f"{metric}{of} is {figure_text(model[metric])}{beside}")
-    return clauses
+        values = {scorer: row.get(metric) for scorer, row in of_label.items() if not scorer.endswith(NOTHING_LEFT_OUT)}
+        clauses.append(label + _compared(metric, model[metric], values))
+    return "; ".join(clauses)
+
+
+def _compared(metric: str, value: float, baselines: Mapping[str, float | None]) -> str:
+    """Write a metric of the model beside that of the best baseline."""
+    known = {scorer: other for scorer, other in baselines.items() if other is not None}
+    if not known:
+        return f"{metric} {figure_text(value)}"
+    is_higher_better = metric in HIGHER_IS_BETTER or "@" in metric
+    best = (max if is_higher_better else min)(known, key=lambda scorer: known[scorer])
+    word = "better than" if (value > known[best]) == is_higher_better else "worse than"
+    word = "equal to" if value == known[best] else word
+    return f"{metric} {figure_text(value)}, {word} the {figure_text(known[best])} of the {best}"
 
 
 def _label(scorer: str) -> str:
     """Return the part of a scorer's name before that of the scorer itself: empty, or "<label>: "."""
-    return scorer.removesuffix(_MODEL) if scorer.endswith(_MODEL) else ""
+    return scorer.removesuffix(THIS_MODEL) if scorer.endswith(THIS_MODEL) else ""
 
 
 def rise(points: Sequence[tuple[float, float]]) -> str:
