@@ -57,7 +57,7 @@ def headline(report: Report) -> str:
     for label in [_label(scorer) for scorer in scores if scorer.endswith(THIS_MODEL)]:
         of_label = {scorer.removeprefix(label): row for scorer, row in scores.items() if scorer.startswith(label)}
         model = of_label.pop(THIS_MODEL)
-        metric = next((name for name in names if model.get(name) is not None), None)
+        metric = next((name for name in [*names, *model] if model.get(name) is not None), None)
         if metric is None:
             clauses.append(f"{label}{next(iter(model))} cannot be computed")
             continue
