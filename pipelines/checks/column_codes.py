@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TypeAlias
 
@@ -59,8 +58,8 @@ _COUNTED = word_set(
 
 def words_of(name: str) -> list[str]:
     """Return the words of a column's name in lower case: `userId` and `user_id` give user and id."""
-    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", os.path.basename(name))
-    return [word.lower() for word in re.split(r"[^A-Za-z0-9]+", spaced) if word]
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)
+    return [word.lower() for word in re.split(r"[\W_]+", spaced) if word]
 
 
 def names_in(name: str) -> frozenset[str]:
@@ -132,7 +131,7 @@ def why_codes(name: str, column: Column, label: Column | None = None) -> str | N
 
 def has_trend(column: Column, label: Column) -> bool:
     """Return whether the label follows the order of the column's numbers."""
-    return column.distinct >= _LEAST and _follows(_row_numbers(column), label) is True
+    return _follows(_row_numbers(column), label) is True
 
 
 def _follows(numbers: Numbers, label: Column) -> bool | None:

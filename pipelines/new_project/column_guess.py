@@ -132,12 +132,11 @@ def _why_tokens(name: str, column: Column, label: Column | None) -> str | None:
 
 def _amount(name: str, column: Column) -> Guess:
     low, median, high = column.extent or (0.0, 0.0, 0.0)
+    why = f"{facts(column)}: from {low:g} to {high:g}"
     if low >= 0 and high > _LONG_TAIL * max(median, 1.0):
-        why = (
-            f"{facts(column)}: from {low:g} to {high:g} with {median:g} in the middle of the distinct ones, a long tail"
-        )
+        why = f"{why} with {median:g} in the middle of the distinct ones, a long tail"
         return Guess(column=name, role="dense", options={"log1p": True}, why=why)
-    return Guess(column=name, role="dense", why=f"{facts(column)}: from {low:g} to {high:g}")
+    return Guess(column=name, role="dense", why=why)
 
 
 def _is_time(named: frozenset[str], column: Column) -> bool:
@@ -177,12 +176,13 @@ def _with_names_of_their_own(guesses: Iterable[Guess]) -> Iterator[Guess]:
     """Leave out a column whose name among the served model's inputs would be that of a column before it."""
     first: dict[str, str] = {}
     for guess in guesses:
-        if guess.role in ("dense", "categorical"):
-            other = first.setdefault(input_key(guess.column), guess.column)
-            if other != guess.column:
-                why = f"its name differs from {other!r} only by signs or capitals; rename it in the data"
-                guess = Guess(column=guess.column, role="left_out", why=why)  # noqa: PLW2901
-        yield guess
+        is_feature = guess.role in ("dense", "categorical")
+        other = first.setdefault(input_key(guess.column), guess.column) if is_feature else guess.column
+        if other == guess.column:
+            yield guess
+        else:
+            why = f"its name differs from {other!r} only by signs or capitals; rename it in the data"
+            yield Guess(column=guess.column, role="left_out", why=why)
 
 
 def _with_shared_vocabularies(guesses: Iterable[Guess]) -> list[Guess]:
@@ -355,6 +355,12 @@ def _of_column(name: str, column: Column, why: str) -> LabelGuess:
 
 
 def _kind(name: str, column: Column) -> tuple[dict[str, Any], str]:
+    if column.distinct < _TWO:
+        values = "one value" if column.distinct else "no value"
+        raise ConfigError(
+            f"column {name!r} has {values} in all {column.rows:,} rows that were read, so it cannot be the label: name "
+            "another column with `--label`, or give rows with other values."
+        )
     if _is_binary(column):
         return {}, "two values, so a probability is predicted"
     if column.distinct == _TWO:
@@ -376,7 +382,11 @@ def _of_events(columns: Mapping[str, Column], guesses: Sequence[Guess]) -> Label
     Without such names, the two columns of many tokens beside a time are the user and the item, unless one of two
     values may be the label.
     """
-    tokens = [guess.column for guess in guesses if guess.role == "categorical" and "separator" not in guess.options]
+    tokens = [
+        guess.column
+        for guess in guesses
+        if guess.role == "categorical" and not {"separator", "multivalent"} & guess.options.keys()
+    ]
     users = [name for name in tokens if names_in(name) & USER]
     items = [name for name in tokens if names_in(name) & ITEM and name not in users]
     times = any(guess.role == "time" for guess in guesses)

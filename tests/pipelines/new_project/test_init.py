@@ -237,6 +237,7 @@ def test_project_from_parquet_with_lists_times_and_structs(tmp_path):
         ("a.csv", 'shop,label\n"s1,0\ns2,1\n', None, r"no row can be read(.|\n)*a\.csv:2: malformed CSV: .*quotes"),
         ("a.csv", "price,label\n1.5,0\n2.5,1\n3.25,0\n", None, "needs at least one"),
         ("a.csv", table("shop,label", lambda n: f"s{n % 9},{n % 2}"), "lable", "did you mean 'label'"),
+        ("a.csv", table("shop,label", lambda n: f"s{n % 9},1"), "label", "'label' has one value in all 200 rows"),
         ("a.txt", "a,b\n", None, "does not tell its format"),
         ("a.csv", "user,label\nu\0,1\n", None, "holds a NUL character"),
         (None, "", None, "there is no such file"),
