@@ -167,6 +167,9 @@ def count_tokens(
     listed = {} if settings.histories is None else settings.histories.columns
     rows, whole = 0, True
     for path in files:
+        if rows >= bounds.COUNTED_ROWS:
+            whole = False
+            break
         first = FirstRows(bounds.COUNTED_ROWS - rows)
         for batch in read_batches(path, data_format, settings, tally.bad, first):
             rows += len(batch)
@@ -177,9 +180,6 @@ def count_tokens(
                 for source, counter in tokens.items():
                     _add_tokens(counter, columns[source[0]].filter(trained), source[1])
         whole = whole and first.ended
-        if rows >= bounds.COUNTED_ROWS:
-            whole = whole and path == files[-1]
-            break
     return TokenCounts(tokens=tokens, rows=rows, whole=whole)
 
 
