@@ -25,6 +25,7 @@ from embedding_core.storage import bounds
 _FILES = 5
 _EXAMPLES = 3
 _FREQUENT = 50
+_EXACT = 2.0**53  # from here on, neighbouring whole numbers are one float
 _TEXT_KINDS = (
     ("whole numbers", r"^\s*[+-]?\d+\s*$"),
     ("numbers", r"^\s*[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?\s*$"),
@@ -41,7 +42,7 @@ class Column:
       missing: rows without a value.
       distinct: how many distinct values there are.
       first: the first few values, as bytes.
-      with_point: how many values are whole numbers written with a decimal point, such as 3.0.
+      with_point: how many values are whole numbers written with a decimal point, such as 3.0; of floats, all or none.
       several: for each delimiter (";", "|", ...) the share of the values that it would split.
       frequent: the most frequent values, as bytes, with their numbers of occurrences.
       extent: the least, the median and the largest of the distinct numbers; None if the values are not numbers.
@@ -273,18 +274,24 @@ def _column(pieces: Sequence[pa.Array]) -> Column:
     if len(kinds) > 1:
         kinds.pop("empty", None)
     kind = " or ".join(kinds)
+    with_point = sum(count_whole_numbers(piece)[1] for piece in pieces)
     return Column(
         kind=kind,
         rows=sum(map(len, pieces)),
         missing=missing,
         distinct=len(counts),
         first=tuple(itertools.islice(counts, _EXAMPLES)),
-        with_point=sum(count_whole_numbers(piece)[1] for piece in pieces),
+        with_point=total if kind == "floats" and _are_whole(counts) else with_point,
         several={sign: count / total for sign, count in several.items() if count},
         frequent=tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_FREQUENT]),
         extent=_extent(counts) if kind.endswith(("numbers", "floats")) else None,
         pieces=tuple(pieces),
     )
+
+
+def _are_whole(floats: Iterable[bytes]) -> bool:
+    numbers = [float(value) for value in floats]
+    return bool(numbers) and all(number.is_integer() and abs(number) < _EXACT for number in numbers)
 
 
 def _extent(values: Iterable[bytes]) -> tuple[float, float, float] | None:

@@ -96,6 +96,8 @@ def _guess(name: str, column: Column, label: Column | None, *, whole: bool) -> G
         return guess("time", "times: for `split: {by: time}`")
     if column.frequent and all(_DATE.match(value) for value, _ in column.frequent):
         return guess("left_out", "dates that a split by time cannot read; write them as 2026-01-31")
+    if column.kind == "lists of floats":
+        return guess("left_out", "a list of numbers per row, and these are not tokens")
     if column.kind.startswith("lists of"):
         return guess("categorical", "a list of tokens per row", multivalent=True)
     once = is_once(column)

@@ -213,19 +213,25 @@ def test_names_that_mean_something_to_yaml_are_read_back(project):
     assert "NO: guess: its name differs from 'no' only by signs or capitals" in text
 
 
-def test_project_from_parquet_with_lists_times_and_structs(tmp_path):
+def test_project_from_parquet_with_every_kind_of_column(tmp_path):
     start = datetime.datetime(2026, 1, 1)
     rows = {
         "seen": [[f"i{row % 9}", "i1"] for row in range(200)],
         "at": [start + datetime.timedelta(hours=row) for row in range(200)],
         "where": [{"x": row} for row in range(200)],
+        "user": [float(row % 9) if row % 7 else None for row in range(200)],
+        "price": [row / 3 for row in range(200)],
+        "vector": [[row / 3, 0.1] for row in range(200)],
         "bought": [row % 3 == 0 for row in range(200)],
     }
     parquet.write_table(pa.table(rows), tmp_path / "rows.parquet")
     write_project(tmp_path / "mine", str(tmp_path / "*.parquet"), None)
     config, text = load_config(tmp_path / "mine" / CONFIG), (tmp_path / "mine" / CONFIG).read_text()
-    assert [(one.name, one.multivalent) for one in config.features.categorical] == [("seen", True)]
+    assert features(config) == (["price"], ["seen", "user"])
+    assert config.features.categorical[0].multivalent
+    assert config.data.whole_numbers == ("user",)
     assert "where: guess: of type struct<x: int64>" in text
+    assert "vector: guess: lists of floats" in text
     assert config.label.column == "bought"
 
 
