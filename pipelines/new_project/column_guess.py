@@ -219,10 +219,10 @@ _YES_OR_NO = word_set(
     "clicked click purchased purchase bought converted conversion churn churned attrition exited default survived "
     "readmitted cancelled canceled callback fraud spam liked like attributed booked subscribed delayed"
 )
-_ALONE = word_set("y class left score overall count cnt")  # as one word of several, they name features
+_ALONE = word_set("y class status left score overall count cnt")  # as one word of several, they name features
 _AMOUNT = word_set("rating stars score overall sold sales revenue delay count cnt")
-_PRICE = word_set("price fare tip")
-_NEVER = USER | ITEM | word_set("gender sex")  # predicted
+_MONEY = word_set("price fare tip salary wage charges")
+_NEVER_LABELS = USER | ITEM | word_set("id gender sex")
 _MOST_CLASSES = 50
 _TWO = 2
 
@@ -279,6 +279,7 @@ def guess_label(columns: Mapping[str, Column], guesses: Sequence[Guess], given: 
         return _of_column(given, columns[given], "given by `--label`")
     useful = {name: column for name, column in columns.items() if column.distinct > 1 and "lists" not in column.kind}
     named = [name for name, column in useful.items() if _is_outcome(name, column)]
+    named = [name for name in named if name != "y" or "x" not in useful]  # y beside x is a place
     if named:
         # A name of one word says it better than a name of several, and two values better than many.
         name = max(named, key=lambda name: (len(words_of(name)) == 1, useful[name].distinct == _TWO, named.index(name)))
@@ -311,13 +312,13 @@ def _without_name(columns: Mapping[str, Column], guesses: Sequence[Guess]) -> La
       ConfigError: no column can be a label.
     """
     features = {guess.column for guess in guesses if guess.role in ("dense", "categorical")}
-    names = [name for name in columns if name in features and not names_in(name) & _NEVER]
+    names = [name for name in columns if name in features and not names_in(name) & _NEVER_LABELS]
     two = [name for name in names if columns[name].distinct == _TWO]
     numbers = [name for name in names if is_number(columns[name]) and not is_code_by_name(name)]
     events = _of_events(columns, guesses)
     likely = (
         ("the last column, of two values", [name for name in names[-1:] if name in two]),
-        ("named like a price", [name for name in numbers if names_in(name) & _PRICE and not events]),
+        ("named like an amount of money", [name for name in numbers if names_in(name) & _MONEY and not events]),
         ("the last column of two values such as 0 and 1", [name for name in two if _is_binary(columns[name])]),
     )
     possible = (

@@ -42,6 +42,9 @@ TABLES = {
     "card_churn": "Flag=L:kept|left MonthsOnBook=D:bell36 Gender=T:hex2 Card=T:hex4",
     "juice": "Purchase=L:CH|MM WeekOfPurchase=T:bell250 StoreID=T:code5 Store7=T:hex2",
     "rooms": "avg_price_per_room=L:bell5000 a=D:wave300 visit=X:slash near_christmas=T:code2 meal=T:hex4 b=D:float",
+    "stones": "carat=D:float y=D:float x=D:float price=L:bell5000 cut=T:hex5",
+    "wages": "year=T:code9 leagueID=T:hex2 salary=L:bell5000",
+    "credit": "Status=L:good|bad Home=T:hex6 Price=D:tail900",
     "hashed_ids": "USER_ID=T:minus300 AD=T:minus900 not_canceled=D:tail99 clicked_here=L:0/1",
 }
 ROWS = 6_000
