@@ -133,6 +133,8 @@ def _split(lines: Iterable[str], delimiter: str) -> list[list[str]]:
 
 # Looks at the first rows of the user's data with ExampleGen's readers.
 
+_NAMELESS = "it has no name"  # as the index that pandas writes
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataLook:
@@ -173,8 +175,6 @@ def look_at(path: str) -> DataLook:
     section, reasons = guess_csv(files[0]) if data_format == "csv" else ({}, {})
     csv = CsvFormat(**section)
     readable, unreadable = _columns(files, data_format, csv)
-    if readable.pop("", None):  # the index that pandas writes
-        unreadable[""] = "it has no name in the header"
     if not readable:
         raise _nothing_readable(files[0], data_format, csv)
     if len(readable) > bounds.GUESSED_COLUMNS:
@@ -237,7 +237,7 @@ def _columns(files: Sequence[str], data_format: str, csv: CsvFormat) -> tuple[di
     """Return how to read the columns that all files have, and why no example can hold the others."""
     if data_format != "parquet":
         names = sample(files, data_format, Settings(columns={}, passthrough=True, csv=csv), 1).names
-        return dict.fromkeys(names, "token"), {}
+        return {name: "token" for name in names if name}, {"": _NAMELESS} if "" in names else {}
     kinds: dict[str, ColumnKind] = {}
     unreadable = {}
     with opened_parquet(files[0]) as file:
@@ -249,6 +249,8 @@ def _columns(files: Sequence[str], data_format: str, csv: CsvFormat) -> tuple[di
             unreadable[field.name] = f"of type {field.type}, which an example cannot hold"
         else:  # an example has no place for a token that is a float64
             kinds[field.name] = "float" if pa.types.is_floating(values.type) else "token"
+    if kinds.pop("", None):
+        unreadable[""] = _NAMELESS
     if not kinds:
         return {}, unreadable
     first = next(iter(kinds))
