@@ -39,7 +39,7 @@ class Column:
     Attributes:
       kind: "text", "whole numbers", "numbers", "floats", "times" or "empty"; a kind of lists begins with "lists of ".
       rows: how many rows were looked at.
-      missing: rows without a value.
+      missing: rows without a value; empty text is none.
       distinct: how many distinct values there are.
       first: the first few values, as bytes.
       with_point: how many values are whole numbers written with a decimal point, such as 3.0; of floats, all or none.
@@ -265,7 +265,10 @@ def _column(pieces: Sequence[pa.Array]) -> Column:
     for piece in pieces:
         missing += int((values_per_row(piece) == 0).sum())
         for entry in pc.value_counts(value_texts(piece).drop_null()).to_pylist():
-            counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
+            if entry["values"] or is_list(piece.type):
+                counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
+            else:
+                missing += entry["counts"]
     total = sum(counts.values())
     for sign in several:
         # In a column of lists, most values have the sign between texts; in other columns, a few have it in their text.

@@ -271,3 +271,12 @@ def test_more_columns_than_features_can_be_made_of(tmp_path, monkeypatch):
     (tmp_path / "a.csv").write_text("a,b,c,label\n1,2,3,0\n")
     with pytest.raises(DataError, match=r"a\.csv has 4 columns, and 3 is the most of which features are made"):
         write_project(tmp_path / "mine", str(tmp_path / "a.csv"), None)
+
+
+def test_empty_text_of_parquet_is_no_label(tmp_path):
+    rows = {"shop": [f"s{row % 9}" for row in range(200)], "label": [("yes", "no", "")[row % 3] for row in range(200)]}
+    parquet.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    found = write_project(tmp_path / "mine", str(tmp_path / "rows.parquet"), None)
+    config = load_config(tmp_path / "mine" / CONFIG)
+    assert (config.label.kind, config.row_filters[0].present, found.problems) == ("binary", True, ())
+    assert "66 filtered out" in found.lines[-1]
