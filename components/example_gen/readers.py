@@ -173,7 +173,7 @@ def _header(path: str, reader: _Reader, settings: Settings) -> list[str]:
         raise _too_long(path, 1) from error
     if not header:
         raise DataError(
-            f"{path} has no header: a CSV file must start with a line that names its columns; if yours has rows only, "
+            f"{path} has no header: its first line is empty, and must name the columns; if the file has rows only, "
             "name them with `data: {columns: [...]}`."
         )
     header[0] = header[0].removeprefix("\ufeff")

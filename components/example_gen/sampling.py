@@ -25,6 +25,7 @@ from embedding_core.storage import bounds
 _FILES = 5
 _EXAMPLES = 3
 _FREQUENT = 50
+_EXACT = 2.0**53  # from here on, neighbouring whole numbers are one float
 _TEXT_KINDS = (
     ("whole numbers", r"^\s*[+-]?\d+\s*$"),
     ("numbers", r"^\s*[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?\s*$"),
@@ -38,10 +39,10 @@ class Column:
     Attributes:
       kind: "text", "whole numbers", "numbers", "floats", "times" or "empty"; a kind of lists begins with "lists of ".
       rows: how many rows were looked at.
-      missing: rows without a value.
+      missing: rows without a value; empty text is none.
       distinct: how many distinct values there are.
       first: the first few values, as bytes.
-      with_point: how many values are whole numbers written with a decimal point, such as 3.0.
+      with_point: how many values are whole numbers written with a decimal point, such as 3.0; of floats, all or none.
       several: for each delimiter (";", "|", ...) the share of the values that it would split.
       frequent: the most frequent values, as bytes, with their numbers of occurrences.
       extent: the least, the median and the largest of the distinct numbers; None if the values are not numbers.
@@ -167,6 +168,9 @@ def count_tokens(
     listed = {} if settings.histories is None else settings.histories.columns
     rows, whole = 0, True
     for path in files:
+        if rows >= bounds.COUNTED_ROWS:
+            whole = False
+            break
         first = FirstRows(bounds.COUNTED_ROWS - rows)
         for batch in read_batches(path, data_format, settings, tally.bad, first):
             rows += len(batch)
@@ -177,9 +181,6 @@ def count_tokens(
                 for source, counter in tokens.items():
                     _add_tokens(counter, columns[source[0]].filter(trained), source[1])
         whole = whole and first.ended
-        if rows >= bounds.COUNTED_ROWS:
-            whole = whole and path == files[-1]
-            break
     return TokenCounts(tokens=tokens, rows=rows, whole=whole)
 
 
@@ -264,7 +265,10 @@ def _column(pieces: Sequence[pa.Array]) -> Column:
     for piece in pieces:
         missing += int((values_per_row(piece) == 0).sum())
         for entry in pc.value_counts(value_texts(piece).drop_null()).to_pylist():
-            counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
+            if entry["values"] or is_list(piece.type):
+                counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
+            else:
+                missing += entry["counts"]
     total = sum(counts.values())
     for sign in several:
         # In a column of lists, most values have the sign between texts; in other columns, a few have it in their text.
@@ -273,18 +277,24 @@ def _column(pieces: Sequence[pa.Array]) -> Column:
     if len(kinds) > 1:
         kinds.pop("empty", None)
     kind = " or ".join(kinds)
+    with_point = sum(count_whole_numbers(piece)[1] for piece in pieces)
     return Column(
         kind=kind,
         rows=sum(map(len, pieces)),
         missing=missing,
         distinct=len(counts),
         first=tuple(itertools.islice(counts, _EXAMPLES)),
-        with_point=sum(count_whole_numbers(piece)[1] for piece in pieces),
+        with_point=total if kind == "floats" and _are_whole(counts) else with_point,
         several={sign: count / total for sign, count in several.items() if count},
         frequent=tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_FREQUENT]),
         extent=_extent(counts) if kind.endswith(("numbers", "floats")) else None,
         pieces=tuple(pieces),
     )
+
+
+def _are_whole(floats: Iterable[bytes]) -> bool:
+    numbers = [float(value) for value in floats]
+    return bool(numbers) and all(number.is_integer() and abs(number) < _EXACT for number in numbers)
 
 
 def _extent(values: Iterable[bytes]) -> tuple[float, float, float] | None:

@@ -269,7 +269,7 @@ def _predicate(condition: Condition, decimal: str) -> Callable[[Value], bool]:
     given = condition.value
     match condition.rule:
         case "present":
-            return lambda value: bool(given)
+            return lambda value: (value != "") is given  # empty text gives no token and no label
         case "equals":
             return lambda value: same(value, given, decimal)
         case "not_equals":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TypeAlias
 
@@ -19,6 +18,8 @@ _ONCE = 0.9  # share of distinct values above which a column identifies its row
 _ENOUGH = 50  # fewer values say nothing about how often they repeat
 _LEAST = 8  # fewer distinct numbers have any order
 _SURE = 4.0  # standard deviations beyond chance
+_ALONG = 0.5  # share of the differences between numbers that their order explains
+_STEPS = 0.5  # squared difference of neighbours over that of any two numbers; about 1 for codes
 _UNEVEN = 4.0  # variance of the counts over their mean; 1 is chance
 _ALIKE = 0.3  # correlation of the counts of neighbours, from which on the order says how often a number occurs
 _ROUND = 5  # people round quantities to multiples of 5, so these occur more often than their neighbours
@@ -50,13 +51,15 @@ _QUANTITY = word_set(
     "distance miles km meters width height depth size weight volume rate ratio percent pct score points rank avg mean "
     "median min max std lat latitude lon lng longitude temperature speed delay"
 )
-_COUNTED = word_set("num number n nb no count total sum avg mean min max days hours")  # of what follows
+_COUNTED = word_set(
+    "num number n nb no count total sum avg mean min max minutes hours days weeks months years"
+)  # of what follows
 
 
 def words_of(name: str) -> list[str]:
     """Return the words of a column's name in lower case: `userId` and `user_id` give user and id."""
-    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", os.path.basename(name))
-    return [word.lower() for word in re.split(r"[^A-Za-z0-9]+", spaced) if word]
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)
+    return [word.lower() for word in re.split(r"[\W_]+", spaced) if word]
 
 
 def names_in(name: str) -> frozenset[str]:
@@ -112,23 +115,23 @@ def why_codes(name: str, column: Column, label: Column | None = None) -> str | N
       column: the column.
       label: the label's column of the same rows.
     """
-    if not is_whole(column) or column.extent is None or column.extent[0] < -1:
+    if not is_whole(column) or column.extent is None:
         return None
     if is_code_by_name(name):
         return "named like a code"
-    if is_quantity_by_name(name) or is_once(column) or column.distinct < _LEAST:
+    if is_quantity_by_name(name) or is_once(column) or column.distinct < _LEAST or column.extent[0] < -1:
         return None
     numbers = _row_numbers(column)
     ordered = None if label is None or label is column else _follows(numbers, label)
     if ordered is None:
         uneven = _is_uneven(*np.unique(numbers[np.isfinite(numbers)], return_counts=True))
         return "some numbers are frequent and those next to them are not, as with codes" if uneven else None
-    return None if ordered else "the label differs from number to number and follows no trend, as with codes"
+    return None if ordered else "the label leaps from number to number, as with codes"
 
 
 def has_trend(column: Column, label: Column) -> bool:
     """Return whether the label follows the order of the column's numbers."""
-    return column.distinct >= _LEAST and _follows(_row_numbers(column), label) is True
+    return _follows(_row_numbers(column), label) is True
 
 
 def _follows(numbers: Numbers, label: Column) -> bool | None:
@@ -169,43 +172,38 @@ def _number(text: bytes) -> float:
 
 
 def _is_ordered(numbers: Numbers, label: Numbers) -> bool | None:
-    """Compare the label's mean by number with a smooth trend over the numbers: the F test for lack of fit.
+    """Compare the label's mean by number along the numbers: it follows a quantity's order, and leaps between codes.
 
     Returns:
-      True if the trend says more of the label than the single numbers add to it, False if they add more, None if
-      neither is more than chance.
+      True if the mean follows the order or neighbours have about the same, False if neighbours differ as any two
+      numbers do, None if the means differ by no more than chance.
     """
-    known = np.isfinite(numbers) & np.isfinite(label)
-    distinct, inverse, counts = np.unique(numbers[known], return_inverse=True, return_counts=True)
-    values, groups = label[known], len(distinct)
-    trend = _trend(counts)
-    free = len(values) - groups
-    if groups <= trend.shape[1] + 1 or free < _ENOUGH:
+    values, inverse, counts = _repeated(numbers, label)
+    if len(counts) < _LEAST:
         return None
     values = values - values.mean()
     means = np.bincount(inverse, values) / counts
-    weights = np.sqrt(counts)
-    fitted = trend @ np.linalg.lstsq(trend * weights[:, None], means * weights, rcond=None)[0]
-    noise = float(((values - means[inverse]) ** 2).sum()) / free
-    beyond = _beyond_chance(float((counts * (means - fitted) ** 2).sum()), groups - trend.shape[1], noise, free)
-    along = _beyond_chance(float((counts * fitted**2).sum()), trend.shape[1] - 1, noise, free)
-    if beyond[1] < _SURE and along[1] < _SURE:
+    noise = np.bincount(inverse, (values - means[inverse]) ** 2) / (counts - 1) / counts  # variance of each mean
+    signal = float((counts * (means**2 - noise)).sum())
+    if signal <= _SURE * float(np.sqrt(2 * ((counts * noise) ** 2).sum())):
         return None
-    return along[1] >= _SURE and along[0] >= (beyond[0] if beyond[1] >= _SURE else 0.0)
+    below = np.cumsum(counts) - counts / 2
+    below -= (counts * below).sum() / counts.sum()
+    along = float((counts * below * means).sum() ** 2 / (counts * below**2).sum())
+    weights = counts[:-1] * counts[1:] / (counts[:-1] + counts[1:])
+    steps = float((weights * (np.diff(means) ** 2 - noise[:-1] - noise[1:])).sum() / weights.sum())
+    any_two = 2 * signal / float(counts.sum() - (counts**2).sum() / counts.sum())
+    return along > _ALONG * signal or steps < _STEPS * any_two
 
 
-def _trend(counts: npt.NDArray[np.int64]) -> Numbers:
-    """Return curves over the distinct numbers, [numbers, curves]: by their order, and by the share of rows below."""
-    order = np.linspace(-1, 1, len(counts))
-    below = 2 * (np.cumsum(counts) - counts / 2) / max(1, counts.sum()) - 1
-    return np.stack([np.ones(len(counts)), order, order**2, order**3, below, below**2], axis=1)
-
-
-def _beyond_chance(squares: float, free: int, noise: float, noise_free: int) -> tuple[float, float]:
-    """Return the sum of squares without what noise adds to it, and by how many deviations it is beyond chance."""
-    extra = squares - free * noise
-    deviation = free * noise * float(np.sqrt(2 / free + 2 / noise_free))
-    return extra, extra / deviation if deviation > 0 else (np.inf if extra > 1e-12 else 0.0)
+def _repeated(numbers: Numbers, label: Numbers) -> tuple[Numbers, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the labels of the numbers that occur more than once, the place of each one's number, and their counts."""
+    known = np.isfinite(numbers) & np.isfinite(label)
+    numbers, label = numbers[known], label[known]
+    _, inverse, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    often = counts[inverse] > 1
+    _, inverse, counts = np.unique(numbers[often], return_inverse=True, return_counts=True)
+    return label[often], inverse, counts
 
 
 def _is_uneven(distinct: Numbers, counts: npt.NDArray[np.int64]) -> bool:

@@ -54,7 +54,8 @@ def planned_tables(
     known = {} if last is None else _vocabulary_sizes(last[0])
     limits = {name: config.vocabularies[name].max_size for name in config.vocabularies}
     names = dict.fromkeys(feature.vocabulary_name for feature in config.features.categorical)
-    counted, rows = _counted(config, known) if assumed_tokens is None and names.keys() - known.keys() else ({}, "")
+    unknown = names.keys() - known.keys()
+    counted, source = _counted(config, known) if assumed_tokens is None and unknown else ({}, "")
     assumed = assumed_tokens or ASSUMED_TOKENS
     sizes = {name: _size(known.get(name, counted.get(name)), limits.get(name), assumed) for name in names}
     tables = plan_tables(_features(config, last), sizes, overrides=table_overrides(config))
@@ -62,21 +63,23 @@ def planned_tables(
     if known.keys() & names.keys():
         parts.append(f"the table configs of the last run, {last[1] if last else ''}, for {_listed(names, known)}")
     if counted:
-        parts.append(f"the tokens of {rows} for {', '.join(counted)}")
+        parts.append(f"the tokens of {source} for {', '.join(counted)}")
     there = known | counted
     limited = {name: limit for name, limit in limits.items() if limit is not None and name not in there}
     if limited.keys() & names.keys():
         parts.append(f"`max_size` of the vocabularies {_listed(names, limited)}")
-    unknown = {name: None for name in names if name not in there and name not in limited}
-    if unknown:
-        parts.append(f"{assumed:,} tokens assumed for {', '.join(unknown)}, which have no `max_size`")
+    unlimited = [name for name in names if name not in there and name not in limited]
+    if unlimited:
+        parts.append(f"{assumed:,} tokens assumed for {', '.join(unlimited)}, which have no `max_size`")
+    if source and not counted:
+        parts.append(source)
     return tables, ("" if there else "before any pass over the data: ") + "; ".join(parts)
 
 
 def _counted(config: PipelineConfig, known: Container[str]) -> tuple[dict[str, int], str]:
-    """Count the tokens that get a row in each vocabulary that is not known; say in how many rows they were counted.
+    """Count the tokens that get a row in each vocabulary that is not known; say in which rows, or why in none.
 
-    Columns that Transform makes, data at an address and data that cannot be read are not counted.
+    Columns that Transform makes and data at an address are not counted.
     """
     base, pattern = data_location(config.data)
     features = [
@@ -90,8 +93,8 @@ def _counted(config: PipelineConfig, known: Container[str]) -> tuple[dict[str, i
     sources = {(feature.source, feature.separator) for feature in features}
     try:
         counts = count_tokens(find_files(base, pattern, form, settings.spans).files, form, settings, sources)
-    except (ConfigError, DataError):
-        return {}, ""
+    except (ConfigError, DataError) as error:
+        return {}, f"no tokens were counted: {str(error).splitlines()[0]}"
     tokens: dict[str, Counter[bytes]] = {}
     for feature in features:
         tokens.setdefault(feature.vocabulary_name, Counter()).update(counts.tokens[feature.source, feature.separator])
@@ -100,7 +103,8 @@ def _counted(config: PipelineConfig, known: Container[str]) -> tuple[dict[str, i
         name: sum(count >= limits[name].min_count for count in counter.values()) for name, counter in tokens.items()
     }
     rows = f"all {counts.rows:,} rows" if counts.whole else f"the first {counts.rows:,} rows (a run may find more)"
-    return {name: size for name, size in sizes.items() if size}, rows
+    sizes = {name: size for name, size in sizes.items() if size}
+    return sizes, rows if sizes else f"no tokens were counted: {rows} have none that training would keep"
 
 
 def requested_slice(config: PipelineConfig, topology: str | None = None) -> Topology:

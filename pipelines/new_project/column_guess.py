@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -33,6 +34,10 @@ _NUMBERED = 1.2  # numbers of rows reach from the least to so many times the num
 _EXACT = 2.0**53  # from here on, neighbouring whole numbers are one float
 _EMPTY = 0.995  # share of rows without a value above which a column is left out
 _WORDS = 3  # a text with as many words is read word by word
+
+_DATE = re.compile(  # not ISO
+    rb"(\d{1,2}([/.-])\d{1,2}\2\d{4}|\d{4}([/.])\d{1,2}\3\d{1,2}|\d{1,2}/\d{1,2}/\d\d)([ ,T].*)?\Z"
+)
 
 _CALENDAR = word_set("area hour day month week weekday dow year quarter")
 _TIME = word_set("time timestamp ts date datetime created updated at day")
@@ -89,6 +94,10 @@ def _guess(name: str, column: Column, label: Column | None, *, whole: bool) -> G
         return guess("left_out", "hardly any row has a value")
     if _is_time(named, column):
         return guess("time", "times: for `split: {by: time}`")
+    if column.frequent and all(_DATE.match(value) for value, _ in column.frequent):
+        return guess("left_out", "dates that a split by time cannot read; write them as 2026-01-31")
+    if column.kind == "lists of floats":
+        return guess("left_out", "a list of numbers per row, and these are not tokens")
     if column.kind.startswith("lists of"):
         return guess("categorical", "a list of tokens per row", multivalent=True)
     once = is_once(column)
@@ -98,12 +107,13 @@ def _guess(name: str, column: Column, label: Column | None, *, whole: bool) -> G
         if once and is_whole(column) and high < _EXACT and high - low < _NUMBERED * column.rows:
             return guess("left_out", "numbers of the rows")
         return _amount(name, column)
-    separator = _separator(column)
+    personal = bool(named & _PERSONAL)
+    separator = None if once and personal else _separator(column)
     if separator is not None:
         return guess("categorical", f"several tokens in one text, between {separator!r}", separator=separator)
     if once and (whole or not named & (USER | ITEM)):
         return guess("left_out", "nearly every row has a value of its own, so most rows of a table would never recur")
-    private = {"private": True} if named & _PERSONAL else {}
+    private = {"private": True} if personal else {}
     hidden = "; about a person, so reports show digests" if private else ""
     return guess("categorical", f"{tokens}{hidden}", **private)
 
@@ -124,12 +134,11 @@ def _why_tokens(name: str, column: Column, label: Column | None) -> str | None:
 
 def _amount(name: str, column: Column) -> Guess:
     low, median, high = column.extent or (0.0, 0.0, 0.0)
+    why = f"{facts(column)}: from {low:g} to {high:g}"
     if low >= 0 and high > _LONG_TAIL * max(median, 1.0):
-        why = (
-            f"{facts(column)}: from {low:g} to {high:g} with {median:g} in the middle of the distinct ones, a long tail"
-        )
+        why = f"{why} with {median:g} in the middle of the distinct ones, a long tail"
         return Guess(column=name, role="dense", options={"log1p": True}, why=why)
-    return Guess(column=name, role="dense", why=f"{facts(column)}: from {low:g} to {high:g}")
+    return Guess(column=name, role="dense", why=why)
 
 
 def _is_time(named: frozenset[str], column: Column) -> bool:
@@ -169,12 +178,13 @@ def _with_names_of_their_own(guesses: Iterable[Guess]) -> Iterator[Guess]:
     """Leave out a column whose name among the served model's inputs would be that of a column before it."""
     first: dict[str, str] = {}
     for guess in guesses:
-        if guess.role in ("dense", "categorical"):
-            other = first.setdefault(input_key(guess.column), guess.column)
-            if other != guess.column:
-                why = f"its name differs from {other!r} only by signs or capitals; rename it in the data"
-                guess = Guess(column=guess.column, role="left_out", why=why)  # noqa: PLW2901
-        yield guess
+        is_feature = guess.role in ("dense", "categorical")
+        other = first.setdefault(input_key(guess.column), guess.column) if is_feature else guess.column
+        if other == guess.column:
+            yield guess
+        else:
+            why = f"its name differs from {other!r} only by signs or capitals; rename it in the data"
+            yield Guess(column=guess.column, role="left_out", why=why)
 
 
 def _with_shared_vocabularies(guesses: Iterable[Guess]) -> list[Guess]:
@@ -204,12 +214,15 @@ def _other(shared: Mapping[str, str], column: str) -> str:
 
 # Guesses which column is the label, and what kind of task that makes.
 
-_OUTCOME = word_set(
-    "label target y clicked click purchased purchase bought converted conversion churn churned default "
-    "survived readmitted outcome response fraud spam liked like rating ratings stars score overall attributed booked "
-    "subscribed sales revenue delay delayed"
+_OUTCOME = word_set("label target outcome response rating stars sold sales revenue delay")
+_YES_OR_NO = word_set(
+    "clicked click purchased purchase bought converted conversion churn churned attrition exited default survived "
+    "readmitted cancelled canceled callback fraud spam liked like attributed booked subscribed delayed"
 )
-_AMOUNT = word_set("rating ratings stars score overall sales revenue delay")
+_ALONE = word_set("y class status left score overall count cnt")  # as one word of several, they name features
+_AMOUNT = word_set("rating stars score overall sold sales revenue delay count cnt")
+_MONEY = word_set("price fare tip salary wage charges")
+_NEVER_LABELS = USER | ITEM | word_set("id gender sex")
 _MOST_CLASSES = 50
 _TWO = 2
 
@@ -265,50 +278,77 @@ def guess_label(columns: Mapping[str, Column], guesses: Sequence[Guess], given: 
             raise ConfigError(f"`--label` is {given!r}: the data has no such column; {nearest(given, columns)}")
         return _of_column(given, columns[given], "given by `--label`")
     useful = {name: column for name, column in columns.items() if column.distinct > 1 and "lists" not in column.kind}
-    named = [name for name in useful if names_in(name) & _OUTCOME]
+    named = [name for name, column in useful.items() if _is_outcome(name, column)]
+    named = [name for name in named if name != "y" or "x" not in useful]  # y beside x is a place
     if named:
-        return _of_column(named[-1], useful[named[-1]], "named like an outcome")
-    constant = [name for name, column in columns.items() if column.distinct == 1 and names_in(name) & _OUTCOME]
+        # A name of one word says it better than a name of several, and two values better than many.
+        name = max(named, key=lambda name: (len(words_of(name)) == 1, useful[name].distinct == _TWO, named.index(name)))
+        return _of_column(name, useful[name], "named like an outcome")
+    guess = _without_name(useful, guesses)
+    constant = [name for name, column in columns.items() if column.distinct == 1 and _is_outcome(name, column)]
     if not constant:
-        return _without_name(useful, guesses)
-    guess = _of_events(columns, guesses) or _without_name(useful, guesses)
+        return guess
+    guess = _of_events(columns, guesses) or guess
     only = f"{constant[-1]!r} is named like an outcome, but has one value in these rows, as if they were events"
     return dataclasses.replace(guess, why=f"{guess.why}; {only}")
 
 
+def _is_outcome(name: str, column: Column) -> bool:
+    """Return whether the name is that of an outcome: Purchase is and WeekOfPurchase is not, unless it is yes or no."""
+    words = [word for word in words_of(name) if not word.isdigit()]
+    if column.distinct > _MOST_CLASSES and not is_number(column):
+        return False
+    if len(words) == 1:
+        return words[0] in _OUTCOME | _YES_OR_NO | _ALONE
+    if column.distinct <= _TWO:
+        return not (_OUTCOME | _YES_OR_NO).isdisjoint(words)
+    return not _OUTCOME.isdisjoint(words[-1:])
+
+
 def _without_name(columns: Mapping[str, Column], guesses: Sequence[Guess]) -> LabelGuess:
-    """Guess the label by the values of the columns that have several."""
-    two = [name for name, column in columns.items() if _is_binary(column)]
-    if two:
-        return _of_column(two[-1], columns[two[-1]], "the last column of two values such as 0 and 1")
-    return _of_events(columns, guesses) or _last(columns)
-
-
-def _last(columns: Mapping[str, Column]) -> LabelGuess:
-    """Take the last column of two values, else the last of numbers, else the last of few classes.
+    """Guess the label by the places and the values of the columns that have several.
 
     Raises:
-      ConfigError: there is no such column.
+      ConfigError: no column can be a label.
     """
-    for why, wanted in (
-        ("the last column of two values", lambda column: column.distinct == _TWO),
-        ("the last column of numbers that are not whole", lambda column: is_number(column) and _has_fractions(column)),
-        ("the last column of numbers", is_number),
-        ("the last column of few values", lambda column: column.distinct <= _MOST_CLASSES),
-    ):
-        names = [name for name, column in columns.items() if wanted(column)]
+    features = {guess.column for guess in guesses if guess.role in ("dense", "categorical")}
+    names = [name for name in columns if name in features and not names_in(name) & _NEVER_LABELS]
+    two = [name for name in names if columns[name].distinct == _TWO]
+    numbers = [name for name in names if is_number(columns[name]) and not is_code_by_name(name)]
+    events = _of_events(columns, guesses)
+    likely = (
+        ("the last column, of two values", [name for name in names[-1:] if name in two]),
+        ("named like an amount of money", [name for name in numbers if names_in(name) & _MONEY and not events]),
+        ("the last column of two values such as 0 and 1", [name for name in two if _is_binary(columns[name])]),
+    )
+    possible = (
+        ("the last column of two values", two),
+        ("the last column of numbers that are not whole", [name for name in numbers if not is_whole(columns[name])]),
+        ("the last column of numbers", numbers),
+        ("the last column of few values", [name for name in names if columns[name].distinct <= _MOST_CLASSES]),
+    )
+    guess = _last_of(columns, likely) or events or _last_of(columns, possible)
+    if guess is None:
+        raise ConfigError("no column looks like a label: name it with `--label`, such as --label clicked.")
+    return guess
+
+
+def _last_of(columns: Mapping[str, Column], choices: Iterable[tuple[str, Sequence[str]]]) -> LabelGuess | None:
+    """Take the last name of the first choice that has any."""
+    for why, names in choices:
         if names:
             return _of_column(names[-1], columns[names[-1]], why)
-    raise ConfigError("no column looks like a label: name it with `--label`, such as --label clicked.")
-
-
-def _has_fractions(column: Column) -> bool:
-    return column.kind != "whole numbers" and column.with_point < column.rows - column.missing
+    return None
 
 
 def _is_binary(column: Column) -> bool:
     values = {value.decode("utf-8", "replace").strip().casefold() for value, _ in column.frequent}
     return len(values) == _TWO and bool(values & TRUE) and bool(values & FALSE) and values <= TRUE | FALSE
+
+
+def _is_measured(column: Column) -> bool:
+    """Return whether numbers have decimal points that pandas did not add to whole ones, as it does if some lack."""
+    return not is_whole(column) or (bool(column.with_point) and not column.missing)
 
 
 def _of_column(name: str, column: Column, why: str) -> LabelGuess:
@@ -318,12 +358,18 @@ def _of_column(name: str, column: Column, why: str) -> LabelGuess:
 
 
 def _kind(name: str, column: Column) -> tuple[dict[str, Any], str]:
+    if column.distinct < _TWO:
+        values = "one value" if column.distinct else "no value"
+        raise ConfigError(
+            f"column {name!r} has {values} in all {column.rows:,} rows that were read, so it cannot be the label: name "
+            "another column with `--label`, or give rows with other values."
+        )
     if _is_binary(column):
         return {}, "two values, so a probability is predicted"
     if column.distinct == _TWO:
         rarer = column.frequent[-1][0].decode("utf-8", "replace")
         return {"positive": rarer}, f"two values, so the probability of the rarer one, {rarer!r}, is predicted"
-    if is_number(column) and (names_in(name) & _AMOUNT or column.distinct > _MOST_CLASSES or _has_fractions(column)):
+    if is_number(column) and (names_in(name) & _AMOUNT or column.distinct > _MOST_CLASSES or _is_measured(column)):
         return {"kind": "regression"}, "numbers, so a number is predicted"
     if column.distinct <= _MOST_CLASSES:
         return {"kind": "multiclass"}, f"{column.distinct} values, so one of these classes is predicted"
@@ -339,7 +385,11 @@ def _of_events(columns: Mapping[str, Column], guesses: Sequence[Guess]) -> Label
     Without such names, the two columns of many tokens beside a time are the user and the item, unless one of two
     values may be the label.
     """
-    tokens = [guess.column for guess in guesses if guess.role == "categorical" and "separator" not in guess.options]
+    tokens = [
+        guess.column
+        for guess in guesses
+        if guess.role == "categorical" and not {"separator", "multivalent"} & guess.options.keys()
+    ]
     users = [name for name in tokens if names_in(name) & USER]
     items = [name for name in tokens if names_in(name) & ITEM and name not in users]
     times = any(guess.role == "time" for guess in guesses)

@@ -13,11 +13,12 @@ import pyarrow as pa
 
 from components.example_gen.data_files import find_files, open_unpacked, reading
 from components.example_gen.readers import opened_parquet, read_batches
-from components.example_gen.rows import BadRows, FirstRows, UnsupportedTypeError, normal
+from components.example_gen.rows import BadRows, FirstRows, UnsupportedTypeError, flat_values, normal
 from components.example_gen.sampling import Column, sample
 from components.example_gen.settings import (
     COMMON_DELIMITERS,
     EXTENSIONS,
+    ColumnKind,
     CsvFormat,
     Settings,
     allow_long_values,
@@ -132,6 +133,8 @@ def _split(lines: Iterable[str], delimiter: str) -> list[list[str]]:
 
 # Looks at the first rows of the user's data with ExampleGen's readers.
 
+_NAMELESS = "it has no name"  # as the index that pandas writes
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataLook:
@@ -172,8 +175,6 @@ def look_at(path: str) -> DataLook:
     section, reasons = guess_csv(files[0]) if data_format == "csv" else ({}, {})
     csv = CsvFormat(**section)
     readable, unreadable = _columns(files, data_format, csv)
-    if "" in readable:  # the index that pandas writes
-        readable, unreadable = [name for name in readable if name], {**unreadable, "": "it has no name in the header"}
     if not readable:
         raise _nothing_readable(files[0], data_format, csv)
     if len(readable) > bounds.GUESSED_COLUMNS:
@@ -181,7 +182,7 @@ def look_at(path: str) -> DataLook:
             f"{files[0]} has {len(readable):,} columns, and {bounds.GUESSED_COLUMNS:,} is the most of which features "
             "are made: write a configuration that names those that you need, or a file that has only these."
         )
-    settings = Settings(columns=dict.fromkeys(readable, "token"), csv=csv)
+    settings = Settings(columns=readable, csv=csv)
     read = sample(files, data_format, settings)
     missing, where = guess_missing(read.columns) if data_format == "csv" else ([], "")
     if missing:
@@ -232,17 +233,29 @@ def _files(path: str) -> tuple[list[str], str]:
     return files, str(formats.pop())
 
 
-def _columns(files: Sequence[str], data_format: str, csv: CsvFormat) -> tuple[list[str], dict[str, str]]:
-    """Return the columns that all files have, and those that no example can hold, with the reason."""
+def _columns(files: Sequence[str], data_format: str, csv: CsvFormat) -> tuple[dict[str, ColumnKind], dict[str, str]]:
+    """Return how to read the columns that all files have, and why no example can hold the others."""
     if data_format != "parquet":
-        return list(sample(files, data_format, Settings(columns={}, passthrough=True, csv=csv), 1).names), {}
-    unreadable = _unreadable(files[0])
+        names = sample(files, data_format, Settings(columns={}, passthrough=True, csv=csv), 1).names
+        return {name: "token" for name in names if name}, {"": _NAMELESS} if "" in names else {}
+    kinds: dict[str, ColumnKind] = {}
+    unreadable = {}
     with opened_parquet(files[0]) as file:
-        readable = [name for name in file.schema_arrow.names if name not in unreadable]
-    if not readable:
-        return [], unreadable
-    names = {*sample(files, data_format, Settings(columns={readable[0]: "token"}), 1).names}
-    return [name for name in readable if name in names], unreadable
+        fields: Sequence[pa.Field] = list(file.schema_arrow)
+    for field in fields:
+        try:
+            values = flat_values(normal(pa.array([], field.type)))
+        except (UnsupportedTypeError, pa.ArrowNotImplementedError):
+            unreadable[field.name] = f"of type {field.type}, which an example cannot hold"
+        else:  # an example has no place for a token that is a float64
+            kinds[field.name] = "float" if pa.types.is_floating(values.type) else "token"
+    if kinds.pop("", None):
+        unreadable[""] = _NAMELESS
+    if not kinds:
+        return {}, unreadable
+    first = next(iter(kinds))
+    there = {*sample(files, data_format, Settings(columns={first: kinds[first]}), 1).names}
+    return {name: kind for name, kind in kinds.items() if name in there}, unreadable
 
 
 def _nothing_readable(path: str, data_format: str, csv: CsvFormat) -> DataError:
@@ -253,16 +266,3 @@ def _nothing_readable(path: str, data_format: str, csv: CsvFormat) -> DataError:
     if bad.first:
         return DataError(f"{path}: no row can be read. The first:\n  {bad.first[0]}")
     return DataError(f"{path} has no rows, or no column that can be read: give a file with rows.")
-
-
-def _unreadable(path: str) -> dict[str, str]:
-    """Return the columns of a Parquet file whose types no example can hold, with the reason."""
-    with opened_parquet(path) as file:
-        fields: Sequence[pa.Field] = list(file.schema_arrow)
-    unreadable = {}
-    for field in fields:
-        try:
-            normal(pa.array([], field.type))
-        except (UnsupportedTypeError, pa.ArrowNotImplementedError):
-            unreadable[field.name] = f"of type {field.type}, which an example cannot hold"
-    return unreadable

@@ -197,7 +197,7 @@ def test_long_rows_make_shorter_batches(write, monkeypatch):
         ("SECRET-1,2\na,3\n", "column 'id' is missing: choose from sha256:"),
         ("id,SECRET-1,SECRET-1\na,b,c\n", r"column 'sha256:.*' occurs 2 times in the header, first as columns 2 and 3"),
         ("SECRET-1;SECRET-2\na;b\n", "the header is one column, 'sha256:.*', with ';' in it"),
-        (b"SECRET-\xff,id\na,b\n", r"bytes that are not UTF-8 \('sha256:"),
+        (b"SECRET-\xff,id\na,b\n", r"bytes that are not UTF-8 \(sha256:"),
     ],
 )
 @pytest.mark.parametrize("passthrough", [False, True])

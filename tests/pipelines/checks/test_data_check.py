@@ -131,7 +131,7 @@ def test_dense_codes_are_a_warning(checked):
     assert found.problems == ()
     first, second = found.warnings
     assert "the whole numbers of column 'user' look like codes (named like a code)" in first
-    assert "column 'shape' look like codes (the label differs from number to number" in second
+    assert "column 'shape' look like codes (the label leaps from number to number" in second
 
 
 def test_one_class_in_all_rows_is_a_problem(checked):

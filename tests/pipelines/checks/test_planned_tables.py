@@ -50,6 +50,16 @@ def test_tokens_of_histories_are_counted(config):
     assert {table.vocabulary_size for table in tables.tables} == {10}
 
 
-def test_data_that_cannot_be_read_is_not_counted(config):
+def test_data_that_cannot_be_counted_says_why(config):
     _, words = planned_tables(config("features.categorical=[itm]"))
-    assert words == "before any pass over the data: 1,000,000 tokens assumed for itm, which have no `max_size`"
+    assert words.startswith("before any pass over the data: 1,000,000 tokens assumed for itm, which have no `max_size`")
+    assert "no tokens were counted: " in words
+    assert "column 'itm' is missing: did you mean 'item'?" in words
+    _, words = planned_tables(config("row_filters=[{column: item, equals: none}]"))
+    assert words.endswith("no tokens were counted: all 300 rows have none that training would keep")
+
+
+def test_tokens_of_eval_files_are_not_counted(config, tmp_path):
+    (tmp_path / "test.csv").write_text("item,tags,user,price,bought\nnew,d,none,1,1\n")
+    tables, words = planned_tables(config(f"data={{path: rows.csv, eval_path: {tmp_path / 'test.csv'}}}"))
+    assert (tables.table("item").vocabulary_size, words) == (10, "the tokens of all 300 rows for item, tags, user")

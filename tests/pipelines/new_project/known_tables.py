@@ -37,6 +37,15 @@ TABLES = {
     "issue_39": "user=T:even90 item=T:even300 country=T:even60 city=T:code200 price=D:float bought=L:0/1",
     "unnamed": "a=T:code200 b=D:tail200 c=D:bell300 d=T:even70 label=L:0/1",
     "reviews": "text=T:words label=L:0/1",
+    "people": "name=X:words city=T:hex20 alive=L:yes|no",
+    "churn": "CreditScore=D:bell650 Geography=T:hex3 HasCard=T:code2 Balance=D:tail900 Exited=L:0/1",
+    "card_churn": "Flag=L:kept|left MonthsOnBook=D:bell36 Gender=T:hex2 Card=T:hex4",
+    "juice": "Purchase=L:CH|MM WeekOfPurchase=T:bell250 StoreID=T:code5 Store7=T:hex2",
+    "rooms": "avg_price_per_room=L:bell5000 a=D:wave300 visit=X:slash near_christmas=T:code2 meal=T:hex4 b=D:float",
+    "stones": "carat=D:float y=D:float x=D:float price=L:bell5000 cut=T:hex5",
+    "wages": "year=T:code9 leagueID=T:hex2 salary=L:bell5000",
+    "credit": "Status=L:good|bad Home=T:hex6 Price=D:tail900",
+    "hashed_ids": "USER_ID=T:minus300 AD=T:minus900 not_canceled=D:tail99 clicked_here=L:0/1",
 }
 ROWS = 6_000
 
@@ -71,17 +80,21 @@ def made(kind, rows, random):
     """Return a column's texts, and what each adds to the label's score."""
     name = kind.rstrip("0123456789")
     number = int(kind[len(name) :] or 0)
-    if name in ("code", "even", "hex", "sorted"):
+    if name in ("code", "even", "hex", "sorted", "minus"):
         shares = np.ones(number) if name == "even" else 1 / np.arange(1, number + 1)
         places = random.choice(number, rows, p=random.permutation(shares) / shares.sum())
         places = np.sort(places) if name == "sorted" else places
         codes = np.sort(random.choice(40 * number, number, replace=False)) if number > 12 else np.arange(number)
+        codes = codes - 20 * number if name == "minus" else codes
         return [f"{codes[at]:x}x" if name == "hex" else str(codes[at]) for at in places], random.normal(0, 1, number)[
             places
         ]
     if name == "tail":
         values = np.floor(random.lognormal(np.log(number) / 2, 1.2, rows))
         return [f"{value:.0f}" for value in values], np.log1p(values) / 3
+    if name == "wave":
+        values = random.integers(0, number, rows)
+        return [str(value) for value in values], np.sin(50 * values / number)
     if name in ("bell", "signed", "big"):
         center, wide = {"bell": (number, number / 4), "signed": (300, 900), "big": (190_000, 60_000)}[name]
         values = np.round(random.normal(center, wide, rows))
@@ -94,6 +107,8 @@ def made(kind, rows, random):
         return [str(1_600_000_000 + 977 * row) for row in range(rows)], nothing
     if name == "date":
         return [f"2026-{row % 12 + 1:02d}-{row % 28 + 1:02d} 10:00:00" for row in range(rows)], nothing
+    if name == "slash":
+        return [f"{row % 28 + 1}/{row % 12 + 1}/2026" for row in range(rows)], nothing
     if name == "words":
         choices = random.choice(200, (rows, 6))
         return [" ".join(f"w{word}" for word in row) for row in choices], nothing

@@ -163,7 +163,7 @@ def test_header_may_have_numbers_among_its_names(project, header):
 def test_index_that_pandas_writes_is_left_out_with_its_reason(project):
     config, text = project(table(",user,clicked", lambda number: f"{number},u{number % 20},{number % 2}"))
     assert features(config) == ([], ["user"])
-    assert "it has no name in the header" in text
+    assert "it has no name" in text
 
 
 def test_outcome_of_one_value_is_named_beside_the_guess(project):
@@ -213,19 +213,26 @@ def test_names_that_mean_something_to_yaml_are_read_back(project):
     assert "NO: guess: its name differs from 'no' only by signs or capitals" in text
 
 
-def test_project_from_parquet_with_lists_times_and_structs(tmp_path):
+def test_project_from_parquet_with_every_kind_of_column(tmp_path):
     start = datetime.datetime(2026, 1, 1)
     rows = {
+        "": range(200),
         "seen": [[f"i{row % 9}", "i1"] for row in range(200)],
         "at": [start + datetime.timedelta(hours=row) for row in range(200)],
         "where": [{"x": row} for row in range(200)],
+        "user": [float(row % 9) if row % 7 else None for row in range(200)],
+        "price": [row / 3 for row in range(200)],
+        "vector": [[row / 3, 0.1] for row in range(200)],
         "bought": [row % 3 == 0 for row in range(200)],
     }
     parquet.write_table(pa.table(rows), tmp_path / "rows.parquet")
     write_project(tmp_path / "mine", str(tmp_path / "*.parquet"), None)
     config, text = load_config(tmp_path / "mine" / CONFIG), (tmp_path / "mine" / CONFIG).read_text()
-    assert [(one.name, one.multivalent) for one in config.features.categorical] == [("seen", True)]
+    assert features(config) == (["price"], ["seen", "user"])
+    assert config.features.categorical[0].multivalent
+    assert config.data.whole_numbers == ("user",)
     assert "where: guess: of type struct<x: int64>" in text
+    assert "vector: guess: lists of floats" in text
     assert config.label.column == "bought"
 
 
@@ -237,6 +244,7 @@ def test_project_from_parquet_with_lists_times_and_structs(tmp_path):
         ("a.csv", 'shop,label\n"s1,0\ns2,1\n', None, r"no row can be read(.|\n)*a\.csv:2: malformed CSV: .*quotes"),
         ("a.csv", "price,label\n1.5,0\n2.5,1\n3.25,0\n", None, "needs at least one"),
         ("a.csv", table("shop,label", lambda n: f"s{n % 9},{n % 2}"), "lable", "did you mean 'label'"),
+        ("a.csv", table("shop,label", lambda n: f"s{n % 9},1"), "label", "'label' has one value in all 200 rows"),
         ("a.txt", "a,b\n", None, "does not tell its format"),
         ("a.csv", "user,label\nu\0,1\n", None, "holds a NUL character"),
         (None, "", None, "there is no such file"),
@@ -263,3 +271,12 @@ def test_more_columns_than_features_can_be_made_of(tmp_path, monkeypatch):
     (tmp_path / "a.csv").write_text("a,b,c,label\n1,2,3,0\n")
     with pytest.raises(DataError, match=r"a\.csv has 4 columns, and 3 is the most of which features are made"):
         write_project(tmp_path / "mine", str(tmp_path / "a.csv"), None)
+
+
+def test_empty_text_of_parquet_is_no_label(tmp_path):
+    rows = {"shop": [f"s{row % 9}" for row in range(200)], "label": [("yes", "no", "")[row % 3] for row in range(200)]}
+    parquet.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    found = write_project(tmp_path / "mine", str(tmp_path / "rows.parquet"), None)
+    config = load_config(tmp_path / "mine" / CONFIG)
+    assert (config.label.kind, config.row_filters[0].present, found.problems) == ("binary", True, ())
+    assert "66 filtered out" in found.lines[-1]
