@@ -17,7 +17,7 @@ from pipelines import report as package
 from pipelines.lineage.graph import read_records
 from pipelines.report import html_report
 from pipelines.report.charts import line_chart
-from pipelines.report.html_report import save_report
+from pipelines.report.html_report import comparison_html, save_report
 from pipelines.report.lineage_page import collect_page, lineage_html
 from tests.pipelines.report.test_html_report import changed
 from tests.pipelines.report.test_lineage_page import Root, lineages_of, the
@@ -29,7 +29,7 @@ in_browser = pytest.mark.skipif(CHROMIUM is None, reason=NO_BROWSER)
 STYLE = Path(package.__file__).parents[1] / "templates" / "page.css"
 AXE = importlib.util.find_spec("axe_core_python")
 NAMES = [f"dropoff_census_tract_{number}" for number in range(10)]
-PAGES = ("pushed", "refused", "one_run", "two_runs")
+PAGES = ("pushed", "refused", "one_run", "two_runs", "compare")
 WIDTHS = (400, 1400)
 
 
@@ -62,6 +62,15 @@ def lineages(folder):
     return {"one_run": collect_page(first), "two_runs": dataclasses.replace(page, line=line)}
 
 
+def comparison():
+    """Return the page that compares two versions."""
+    figures = [dataclasses.asdict(report) for report in reports().values()]
+    row = {"metric": "a/Recall@10", "refused-20260102T030405": "0.085", "8": "0.091234", "change": "+0.006234"}
+    metrics = [{**row, "": "better"}, {**row, "": "worse"}]
+    settings = {"model.arguments.hidden_units": [[1024] * 30, None]}
+    return comparison_html(figures, list(row)[1:3], metrics, settings, ["warning: the eval rows differ"])
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     """The files of all pages, by name; optional rooms, which load TFX, add nothing."""
@@ -71,9 +80,10 @@ def pages(tmp_path_factory):
         patch.setattr(html_report, "gates", lambda: ())
         for name, report in reports().items():
             files[name] = Path(save_report(report, str(folder / name)))
-    for name, page in lineages(folder / "root").items():
+    texts = {name: lineage_html(page, name) for name, page in lineages(folder / "root").items()}
+    for name, text in {**texts, "compare": comparison()}.items():
         files[name] = folder / f"{name}.html"
-        files[name].write_text(lineage_html(page, name), encoding="utf-8")
+        files[name].write_text(text, encoding="utf-8")
     return files
 
 
@@ -144,7 +154,7 @@ def test_colours_can_be_told_from_their_ground(scheme):
 
 def test_lines_of_ten_columns_look_different():
     svg = line_chart({name: [(1, 2.0), (2, 1.0)] for name in NAMES}, x_label="run")
-    assert len(set(re.findall(r"(?:stroke-dasharray: [^;]*; [^\"]*)?stroke: var\(--s\d\)[^\"]*", svg))) == len(NAMES)
+    assert len(set(re.findall(r'"fill: none; (.*stroke: var\(--s.*)"', svg))) == len(NAMES)
 
 
 def keep_picture(tab, name):
