@@ -44,7 +44,7 @@ def verdict(report: Report) -> str:
         outcome = f"Version {push.version} is already served, and nothing new was trained or pushed"
     bounds = [row for row in report.evaluation if row["bound"]]
     missed = [f"{row['metric']} ({row['bound']})" for row in bounds if row["outcome"] == "missed"]
-    judged = f"all {len(bounds)} bounds are met" if bounds else "no bound was set"
+    judged = "every bound is met" if bounds else "no bound was set"
     if missed:
         judged = f"missed {len(missed)} of {len(bounds)} bounds: {', '.join(missed)}"
     return f"{outcome}: {'; '.join(filter(None, [headline(report), judged]))}."

@@ -248,7 +248,9 @@ def test_retrieval_has_its_metrics_where_ranking_has_auc():
 def test_sentence_says_that_the_loss_rose(tmp_path, part, losses, words):
     report = changed(curves={"loss": {part: list(enumerate(losses))}})
     assert (words or "") in overfitting(report)
-    assert ("the model overfits" in page(report, tmp_path)) == (words is not None)
+    html = page(report, tmp_path)
+    assert ("the model overfits" in html) == (words is not None)
+    assert ("use <code>training.early_stopping</code>" in html) == (part == "eval" and words is not None)
 
 
 def test_screen_says_how_the_model_was_judged():
