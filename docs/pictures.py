@@ -31,14 +31,15 @@ def drawing(page: str) -> str:
 def charts(page: str) -> str:
     """Return the charts of the page with their captions, two in a row, as an SVG file."""
     root = ET.Element(f"{{{SVG}}}svg")
-    width = height = 0.0
+    width = height = top = 0.0
     figures = re.findall(r"<figcaption>(.*?)</figcaption>(<svg.*?</svg>)", page, re.DOTALL)
     if not figures:
         raise SystemExit("the page has no charts: give the page of a model with a run before it.")
     for number, (title, svg) in enumerate(figures):
-        chart = ET.fromstring(svg.replace("<svg ", f'<svg xmlns="{SVG}" ', 1))  # noqa: S314
-        wide, high = (float(chart.attrib[side]) for side in ("width", "height"))
-        x, y = number % _COLUMNS * wide, number // _COLUMNS * (high + _CAPTION)
+        chart = ET.fromstring(svg)  # noqa: S314
+        wide, high = (float(chart.attrib[side].removesuffix("pt")) for side in ("width", "height"))
+        top = top if number % _COLUMNS else height
+        x, y = number % _COLUMNS * wide, top
         caption = ET.SubElement(root, f"{{{SVG}}}text", {"x": f"{x + 8:g}", "y": f"{y + 16:g}"})
         caption.text = html.unescape(title)
         caption.set("class", "kind")
@@ -54,7 +55,9 @@ def _text_of(root: ET.Element, page: str) -> str:
     style = ET.Element(f"{{{SVG}}}style")
     style.text = page.partition("<style>")[2].partition("</style>")[0]
     root.insert(0, style)
+    root.attrib.update({"font-family": "sans-serif", "font-size": "13"})
     ET.register_namespace("", SVG)
+    ET.register_namespace("xlink", "http://www.w3.org/1999/xlink")
     return ET.tostring(root, encoding="unicode") + "\n"
 
 

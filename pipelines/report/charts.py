@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from embedding_core.health import Health, bound_of
 from pipelines.report.run_report import Figures
 
-_INCHES = (4.6, 2.6)  # width and height, at 72 dots per inch
+_INCHES, _ROW = (4.6, 2.4), 0.17  # width, height without a legend, and height of its rows, at 72 dots per inch
 _LEGEND = 60  # characters in a row of the legend
 # Colours that stand for variables of page.css, which has them for light and dark.
 _COLOURS = {f"#00000{at}": f"var(--s{at})" for at in range(1, 9)}
@@ -30,7 +30,6 @@ _STYLE = {
     "axes.prop_cycle": cycler(color=list(_COLOURS) * 4)
     + cycler(linestyle=[_DASHES[(at + at // 8) % 4] for at in range(4 * 8)]),
     "axes.edgecolor": _GRID,
-    "axes.formatter.useoffset": False,
     "grid.color": _GRID,
     **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), _TEXT),
 }
@@ -50,20 +49,25 @@ def line_chart(series: Mapping[str, Sequence[tuple[float, float]]], *, x_label: 
     lines = {name: points for name, points in finite.items() if points}
     if not lines:
         return ""
+    columns = max(1, _LEGEND // (max(map(len, lines)) + 5))
+    size = _INCHES[0], _INCHES[1] + _ROW * math.ceil(len(lines) / columns)
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=_INCHES, layout="constrained", facecolor="none")
+        figure = Figure(figsize=size, layout="constrained", facecolor="none")
         axes = figure.add_subplot(facecolor="none")
         for name, points in lines.items():
             axes.plot(*zip(*points, strict=True), label=name, marker="." if len(points) < 3 else "", linewidth=1.4)
         axes.set_xlabel(x_label)
-        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+        whole = all(float(y).is_integer() for points in lines.values() for _, y in points)
+        for axis, integer in ((axes.xaxis, True), (axes.yaxis, whole)):
+            axis.set_major_locator(MaxNLocator("auto", integer=integer, min_n_ticks=1, steps=(1, 2, 5, 10)))
+            axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid()
-        columns = max(1, _LEGEND // (max(map(len, lines)) + 5))
         figure.legend(loc="outside upper left", ncols=columns, frameon=False, fontsize="small")  # never over a line
         text = io.StringIO()
-        FigureCanvasSVG(figure).print_svg(text, metadata={"Date": None, "Creator": None})
-    svg = re.sub('<g id="[^"]*"', "<g", text.getvalue())  # the same in every chart of a page
+        FigureCanvasSVG(figure).print_svg(text, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    svg = re.sub('(?<=<g) id="[^"]*"', "", text.getvalue())  # the same in every chart of a page
+    svg = re.sub("font-family: [^;]*; ", "", svg)  # the page has one
     for colour, variable in {**_COLOURS, _TEXT: "var(--dim)", _GRID: "var(--line)"}.items():
         svg = svg.replace(colour, variable)
     label = escape(f"{', '.join(lines)} by {x_label}")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jinja2
+from markupsafe import Markup, escape
 
 from embedding_core.health import Health
 from embedding_core.rooms import hooks
@@ -157,7 +159,7 @@ def _environment() -> jinja2.Environment:
 
 def _html(report: Report, pages: Sequence[GatePage]) -> str:
     environment = _environment()
-    environment.filters.update(share=_share, figure=figure_text, breakable=breakable)
+    environment.filters.update(share=_share, figure=figure_text, breakable=breakable, marked=_marked)
     titles = {**dict(zip(report.curves, report.curves, strict=True)), **_CURVES}
     charts = [
         {"title": title, "svg": line_chart(report.curves[name], x_label="K" if name == _RANKING else "step")}
@@ -194,6 +196,11 @@ def _health(health: Figures, configuration: Figures) -> Figures:
         "findings": [finding["reason"] for finding in health["findings"]],
         "charts": health_charts(health),
     }
+
+
+def _marked(text: str) -> Markup:
+    """Escape a sentence, and show what is in backquotes as code."""
+    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704
 
 
 def _share(value: float | None) -> str:

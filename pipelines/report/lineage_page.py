@@ -388,7 +388,7 @@ def _edge(start: tuple[int, int], end: tuple[int, int]) -> str:
     x1, y1, x2, y2 = start[0] + _BOX[0], start[1] + _BOX[1] // 2, end[0], end[1] + _BOX[1] // 2
     bend = max(24, (x2 - x1) // 2)
     curve = f"M{x1} {y1} C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"
-    return f'<path d="{curve}" class="s8"/>'
+    return f'<path d="{curve}"/>'
 
 
 def _box(node: Node, x: int, y: int) -> str:
@@ -397,7 +397,7 @@ def _box(node: Node, x: int, y: int) -> str:
     maker = escape("not recorded" if node.producer is None else node.producer.node)
     return (
         f'<a href="#artifact-{node.id}"><title>{escape(node.uri)}</title>'
-        f'<rect x="{x}" y="{y}" width="{_BOX[0]}" height="{_BOX[1]}" rx="6" class="{colour}"/>'
+        f'<rect x="{x}" y="{y}" width="{_BOX[0]}" height="{_BOX[1]}" rx="6" style="stroke: var(--{colour})"/>'
         f'<text x="{x + 10}" y="{y + 19}" class="kind">{kind}</text>'
         f'<text x="{x + 10}" y="{y + 36}">#{node.id} · {maker}</text></a>'
     )

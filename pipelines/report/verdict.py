@@ -44,7 +44,7 @@ def verdict(report: Report) -> str:
         outcome = f"Version {push.version} is already served, and nothing new was trained or pushed"
     bounds = [row for row in report.evaluation if row["bound"]]
     missed = [f"{row['metric']} ({row['bound']})" for row in bounds if row["outcome"] == "missed"]
-    judged = f"all {len(bounds)} bounds are met" if bounds else "no bound was set"
+    judged = "every bound is met" if bounds else "no bound was set"
     if missed:
         judged = f"missed {len(missed)} of {len(bounds)} bounds: {', '.join(missed)}"
     return f"{outcome}: {'; '.join(filter(None, [headline(report), judged]))}."
@@ -57,12 +57,13 @@ def headline(report: Report) -> str:
     for label in [_label(scorer) for scorer in scores if scorer.endswith(THIS_MODEL)]:
         of_label = {scorer.removeprefix(label): row for scorer, row in scores.items() if scorer.startswith(label)}
         model = of_label.pop(THIS_MODEL)
-        metric = next((name for name in [*names, *model] if model.get(name) is not None), None)
-        if metric is None:
+        known = {name: value for name in [*names, *model] if (value := model.get(name)) is not None}
+        if not known:
             clauses.append(f"{label}{next(iter(model))} cannot be computed")
             continue
+        metric = next(iter(known))
         values = {scorer: row.get(metric) for scorer, row in of_label.items() if not scorer.endswith(NOTHING_LEFT_OUT)}
-        clauses.append(label + _compared(metric, model[metric], values))
+        clauses.append(label + _compared(metric, known[metric], values))
     return "; ".join(clauses)
 
 

@@ -38,7 +38,7 @@ def serve(
 
         with LookServer(checked, port) as server:
             api = f"{server.address}/v1/models/{checked.name}"
-            echo(f"version {server.newest.version.number}: {server.address} is a page to try it, {api}:predict answers")
+            echo(f"version {server.version.number}: {server.address} is a page to try it, {api}:predict answers")
             echo("A look, not a server for production: one process, this machine alone. Ctrl-C ends it.")
             server.serve_forever()
     except KeyboardInterrupt:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import re
+import socket
 import sys
 import threading
 import urllib.parse
@@ -21,123 +23,100 @@ from embedding_core.storage import exists
 from pipelines.config import PipelineConfig
 from pipelines.console.terminal import echo
 from pipelines.serve.page import page_html
-from pipelines.serve.rest_form import RequestError, Version, json_of, metadata, predict, status
+from pipelines.serve.rest_form import RequestError, Version, json_of, predict, status
 from pipelines.serve.table_rows import TableRows, tables_of_version
 
 _HOST, _LOCAL_NAMES = "127.0.0.1", ("127.0.0.1", "localhost")
-_LARGEST_REQUEST = 1 << 26
+_LARGEST_REQUEST = 1 << 26  # bytes
+_SECONDS = 1.0  # between two looks for a newer version
 _MODEL = r"/v1/models/([^/:]+)(?:/versions/([0-9]{1,19}))?"
-_PATHS = {"GET": re.compile(rf"{_MODEL}(/metadata)?"), "POST": re.compile(rf"{_MODEL}:predict")}
+_PATHS = {"GET": re.compile(_MODEL), "POST": re.compile(rf"{_MODEL}:predict")}
 
 
-class Served:
+class Served(Version):
     """A loaded version and its tables, which are read when they are first asked for."""
 
     def __init__(self, config: PipelineConfig, number: int) -> None:
-        """Load the version."""
+        """Load the version.
+
+        Raises:
+          ConfigError: it cannot be loaded.
+        """
+        super().__init__(config.push_destination, number)
         self._config = config
-        self.model = Version(config.push_destination, number)
         updates = version_updates().last(config.push_destination, number)
         if updates:
             echo(f"version {number} answers without its {updates} updates: send them as to any server.", err=True)
 
-    @property
-    def number(self) -> int:
-        """The number of the version."""
-        return self.model.number
-
     @functools.cached_property
     def tables(self) -> TableRows:
         """The tables of its training."""
-        return tables_of_version(self._config, self.number, self.model.facts)
-
-
-class Newest:
-    """The newest version in a folder, which a thread looks for.
-
-    Attributes:
-      version: the version that answers.
-    """
-
-    def __init__(self, config: PipelineConfig, seconds: float = 1.0) -> None:
-        """Load the newest version.
-
-        Args:
-          config: the pipeline.
-          seconds: time between two looks for a newer version.
-
-        Raises:
-          ConfigError: there is none.
-        """
-        self._config, self._seconds, self._stop = config, seconds, threading.Event()
-        number = self._number()
-        if number is None:
-            raise ConfigError(f"{config.push_destination!r} has no version: push one with `tfx-embeddings run`.")
-        self.version, self._refused = Served(config, number), 0
-        self._thread = threading.Thread(target=self._follow)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _number(self) -> int | None:
-        base = self._config.push_destination
-        versions = reversed(served_versions(base))
-        return next((number for number in versions if exists(os.path.join(base, str(number), MODEL))), None)
-
-    def _follow(self) -> None:
-        while not self._stop.wait(self._seconds):
-            self.look()
-
-    def look(self) -> None:
-        """Load the newest version if another one answers; requests use the previous one until it is loaded."""
-        number = None
-        try:
-            number = self._number()
-            if number is not None and number not in (self.version.number, self._refused):
-                self.version = Served(self._config, number)
-                echo(f"version {number}")
-        except Exception as error:  # such as a version that was removed while it was loaded
-            self._refused = number or 0
-            echo(f"version {number} cannot be loaded, {self.version.number} still answers: {error}", err=True)
+        return tables_of_version(self._config, self.number, self.facts)
 
 
 class LookServer(ThreadingHTTPServer):
-    """An HTTP server on loopback for the newest version of a pipeline.
+    """An HTTP server on loopback for the newest version of a pipeline. While it is entered, it looks for a newer one.
 
     Attributes:
       config: the pipeline.
-      newest: holds the version that answers.
+      version: the version that answers.
     """
 
     def __init__(self, config: PipelineConfig, port: int) -> None:
         """Listen, and load the newest version.
 
         Raises:
-          ConfigError: the port is in use, or there is no version.
+          ConfigError: the port is in use, there is no version, or it cannot be loaded.
         """
-        self.config = config
+        self.config, self._stop = config, threading.Event()
+        self._reported: int | None = 0
         try:
             super().__init__((_HOST, port), _Handler)
         except OSError as error:
             raise ConfigError(f"`--port` is {port!r}: {error.strerror}; give another one, or 0 for any.") from error
         try:
-            self.newest = Newest(config)
+            number = self._newest()
+            if number is None:
+                raise ConfigError(f"{config.push_destination!r} has no version: push one with `tfx-embeddings run`.")
+            self.version = Served(config, number)
         except BaseException:
             self.server_close()
             raise
+        self._follower = threading.Thread(target=self._follow)
 
     def __enter__(self) -> Self:
-        self.newest.__enter__()
+        self._follower.start()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self.server_close()
-        self.newest.__exit__(*error)
+        self._stop.set()
+        self._follower.join()
+
+    def _newest(self) -> int | None:
+        base = self.config.push_destination
+        versions = reversed(served_versions(base))
+        return next((number for number in versions if exists(os.path.join(base, str(number), MODEL))), None)
+
+    def _follow(self) -> None:
+        while not self._stop.wait(_SECONDS):
+            self.look()
+
+    def look(self) -> None:
+        """Load the newest version if another one answers; requests use the previous one until it is loaded.
+
+        A version that cannot be loaded may still be copied, so the next look tries it again; it is reported once.
+        """
+        number = None
+        try:
+            number = self._newest()
+            if number is not None and number != self.version.number:
+                self.version = Served(self.config, number)
+                echo(f"version {number}")
+        except Exception as error:  # whatever it is, the previous version answers
+            if number != self._reported:
+                echo(f"version {number} is not loaded, {self.version.number} still answers: {error}", err=True)
+            self._reported = number
 
     @property
     def address(self) -> str:
@@ -156,9 +135,9 @@ class LookServer(ThreadingHTTPServer):
           RequestError: the request breaks a rule.
         """
         path, _, query = target.partition("?")
-        served, name = self.newest.version, self.config.name  # the whole answer is of one version
+        served, name = self.version, self.config.name  # the whole answer is of one version
         if path == "/":
-            return page_html(served, name, _fields(query), _fields(body.decode()))
+            return page_html(served, name, dict(urllib.parse.parse_qsl(body.decode() or query, keep_blank_values=True)))
         if (method, path) == ("GET", "/v1/models"):
             return {"models": [name]}
         matched = _PATHS[method].fullmatch(urllib.parse.unquote(path))
@@ -167,50 +146,67 @@ class LookServer(ThreadingHTTPServer):
         model, number = matched[1], matched[2] or str(served.number)
         if (model, int(number)) != (name, served.number):
             raise RequestError(f"version {number} of {model!r} is not served: {served.number} of {name!r} is.", 404)
-        if method == "POST":
-            return predict(served.model, json_of(body))
-        return metadata(served.model, name) if matched[3] else status(served.model, name)
-
-
-def _fields(text: str) -> dict[str, str]:
-    """Read the fields of a form; of a repeated one, the last."""
-    return dict(urllib.parse.parse_qsl(text, keep_blank_values=True))
+        return predict(served, json_of(body)) if method == "POST" else status(served, name)
 
 
 class _Handler(BaseHTTPRequestHandler):
     """Reads requests and writes answers; every error is JSON."""
 
     server: LookServer
-    timeout = 60.0
+    timeout = 60.0  # seconds, for the whole request and for sending the whole answer
+
+    def handle(self) -> None:
+        """Answer a request, of which nothing is read after the time: `timeout` alone bounds each of its parts."""
+        late = threading.Timer(self.timeout, self._stop_reading)
+        late.daemon = True
+        late.start()
+        try:
+            super().handle()
+        finally:
+            late.cancel()
+
+    def _stop_reading(self) -> None:
+        with contextlib.suppress(OSError):  # the client went away
+            self.connection.shutdown(socket.SHUT_RD)
 
     def do_GET(self) -> None:
-        self._answer(b"")
+        self._answer()
 
     def do_POST(self) -> None:
-        length = self.headers.get("Content-Length", "")
-        if not re.fullmatch("[0-9]{1,9}", length) or int(length) > _LARGEST_REQUEST:
-            self.send_error(411, f"Content-Length is {length!r}: it must be given, and at most {_LARGEST_REQUEST}.")
-            return
-        self._answer(self.rfile.read(int(length)))
+        self._answer()
 
-    def _answer(self, body: bytes) -> None:
+    def _answer(self) -> None:
         try:
-            self._require_local_name()
-            answer = self.server.answer(self.command, self.path, body)
+            self._require_this_machine()
+            answer = self.server.answer(self.command, self.path, self._body() if self.command == "POST" else b"")
         except RequestError as error:
             self.send_error(error.status, str(error))
         except (EmbeddingError, UnicodeDecodeError) as error:
             self.send_error(400, str(error))
+        except (ConnectionError, TimeoutError):  # the client went away, or was too slow
+            raise
         except Exception as error:
             self.send_error(500, f"{type(error).__name__}: {error}")
         else:
             self._send(200, answer)
 
-    def _require_local_name(self) -> None:
-        """Refuse other names of this machine: a web page could have given its own name this address."""
-        host = self.headers.get("Host", _HOST)
-        if host.partition(":")[0] not in _LOCAL_NAMES:
-            raise RequestError(f"Host is {host!r}: it must be one of {_LOCAL_NAMES}.", 403)
+    def _require_this_machine(self) -> None:
+        """Refuse pages of others: they could send requests from a browser here, or give their name this address."""
+        host, origin = self.headers.get("Host", _HOST), self.headers.get("Origin")
+        if host.partition(":")[0] not in _LOCAL_NAMES or origin not in (None, f"http://{host}"):
+            names = " or ".join(_LOCAL_NAMES)
+            raise RequestError(f"Host is {host!r} and Origin {origin!r}: ask from this machine, as {names}.", 403)
+
+    def _body(self) -> bytes:
+        given = self.headers.get("Content-Length", "")
+        if not re.fullmatch("[0-9]{1,19}", given):
+            raise RequestError(f"Content-Length is {given!r}: it must be a number of bytes.", 411)
+        if int(given) > _LARGEST_REQUEST:
+            raise RequestError(f"Content-Length is {given}: it must be at most {_LARGEST_REQUEST:,}.", 413)
+        body = self.rfile.read(int(given))
+        if len(body) < int(given):
+            raise RequestError(f"the request ended after {len(body):,} of {int(given):,} bytes.", 408)
+        return body
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Send an error as JSON, those of the base class too."""

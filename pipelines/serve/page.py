@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -24,53 +23,49 @@ if TYPE_CHECKING:
 _ROWS, _NEIGHBOURS = 20, 10
 
 
-def page_html(served: Served, name: str, query: Mapping[str, str], form: Mapping[str, str]) -> str:
+def page_html(served: Served, name: str, fields: Mapping[str, str]) -> str:
     """Render the page.
 
     Args:
       served: the version that answers.
       name: name of the model.
-      query: `table`, and a `token` or the number of a `row` to show the neighbours of, or of the first row to list,
-        `start`.
-      form: the `request` to answer, as JSON; absent for none.
+      fields: `request`, JSON to answer; or `table`, and the `token` or number of a `row` to show the neighbours of, or
+        `start`, the number of the first row to list.
     """
-    shown: Json = {"problem": "", "tables": [], "table": None, "private": False, "rows": [], "neighbours": []}
-    version, sample = served.model, form.get("request", "")
+    shown: Json = {"problem": "", "answer": "", "tables": [], "table": None, "private": False}
+    shown |= {"request": fields.get("request", ""), "rows": [], "neighbours": []}
     try:
         tables = served.tables
         shown["tables"] = tables.config.tables
-        sample = sample or json.dumps(sample_request(version, tables), indent=1)
-        shown |= _rows_shown(tables, query)
+        shown["request"] = shown["request"] or json.dumps(sample_request(served, tables), indent=1)
+        shown |= _rows_shown(tables, fields)
     except EmbeddingError as error:
         shown["problem"] = str(error)
-    answer = ""
-    if "request" in form:
-        try:
-            answer = _answered(version, form["request"])
-        except EmbeddingError as error:
-            shown["problem"] = str(error)
+    try:
+        shown["answer"] = _answered(served, fields["request"]) if "request" in fields else ""
+    except EmbeddingError as error:
+        shown["problem"] = str(error)
+    signatures = {key: describe_inputs(specs) for key, specs in served.inputs.items()}
     html: str = _template().render(
         **shown,
         name=name,
-        number=version.number,
-        signatures={key: describe_inputs(specs) for key, specs in version.inputs.items()},
-        request=sample,
-        answer=answer,
-        token=query.get("token", "") if shown["neighbours"] and not shown["private"] else "",
+        number=served.number,
+        signatures=signatures,
+        token=fields.get("token", "") if shown["neighbours"] and not shown["private"] else "",
     )
     return html
 
 
-def _rows_shown(tables: TableRows, query: Mapping[str, str]) -> Json:
+def _rows_shown(tables: TableRows, fields: Mapping[str, str]) -> Json:
     """Return what of a table is asked for: its neighbours, or its rows; nothing if no table is named."""
-    if "table" not in query:
+    if "table" not in fields:
         return {}
-    table = tables.table(query["table"])
+    table = tables.table(fields["table"])
     shown: Json = {"table": table, "private": tables.is_private(table)}
-    if "token" in query or "row" in query:
-        number = query["row"] if "row" in query else str(tables.row_of(table, query["token"]))
+    if "row" in fields or fields.get("token"):
+        number = fields["row"] if "row" in fields else str(tables.row_of(table, fields["token"]))
         return {**shown, "neighbours": tables.neighbours(table, number, _NEIGHBOURS)}
-    return {**shown, "rows": tables.rows(table, query.get("start", "0"), _ROWS)}
+    return {**shown, "rows": tables.rows(table, fields.get("start", "0"), _ROWS)}
 
 
 def _answered(version: Version, request: str) -> str:
@@ -113,7 +108,6 @@ def _value(spec: tf.TensorSpec, token: str | None) -> Any:
 
 @functools.cache
 def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(os.path.dirname(__file__)), autoescape=True, undefined=jinja2.StrictUndefined
-    )
-    return environment.get_template("serve.html.jinja")
+    loader = jinja2.PackageLoader("pipelines", "")
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    return environment.get_template("serve/serve.html.jinja")

@@ -13,13 +13,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
-from google.protobuf.json_format import MessageToDict
-from tensorflow.core.protobuf import saved_model_pb2
 
-from components.pusher.served import MODEL, manifest_facts
-from embedding_core.errors import EmbeddingError
+from components.pusher.served import manifest_facts
+from embedding_core.errors import ConfigError, EmbeddingError
 from embedding_core.schema import Json
-from embedding_core.storage import open_file
 
 _B64 = "b64"
 _LONGEST_REASON = 1000
@@ -46,24 +43,25 @@ class Version:
       number: its number.
       facts: what its manifest says about the push.
       inputs: by signature the tensors that it takes, by name.
-      definitions: SignatureDef by signature.
     """
 
     def __init__(self, destination: str, number: int) -> None:
         """Load a version.
 
         Raises:
-          ConfigError: it has no manifest, so EmbeddingPusher did not publish it.
+          ConfigError: it has no manifest, so EmbeddingPusher did not publish it; or its files are missing or damaged.
         """
         folder = os.path.join(destination, str(number))
         self.number, self.facts = number, manifest_facts(destination, number)
-        with open_file(os.path.join(folder, MODEL)) as file:
-            model = saved_model_pb2.SavedModel.FromString(file.read())
-        self._model = tf.saved_model.load(folder)
+        try:
+            self._model = tf.saved_model.load(folder)
+        except Exception as error:  # TensorFlow's errors have no class in common
+            raise ConfigError(
+                f"{folder!r} cannot be loaded ({_reason(str(error))}): publish the model again."
+            ) from error
         self.inputs: dict[str, Mapping[str, tf.TensorSpec]] = {
             name: signature.structured_input_signature[1] for name, signature in self._model.signatures.items()
         }
-        self.definitions = {name: model.meta_graphs[0].signature_def[name] for name in self.inputs}
 
     def call(self, signature: str, tensors: Mapping[str, tf.Tensor]) -> dict[str, Any]:
         """Call a signature with all its inputs; return arrays by output.
@@ -115,18 +113,6 @@ def predict(version: Version, request: Any) -> Json:
         raise RequestError(f'signature {name!r} does not return a row for each row: give "inputs", not "instances".')
     rows = [dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
     return {"predictions": rows if only is None else only, "model_version": str(version.number)}
-
-
-def metadata(version: Version, model: str) -> Json:
-    """Describe the signatures as TensorFlow Serving does."""
-    signatures = {
-        name: MessageToDict(definition, preserving_proto_field_name=True)
-        for name, definition in version.definitions.items()
-    }
-    return {
-        "model_spec": {"name": model, "signature_name": "", "version": str(version.number)},
-        "metadata": {"signature_def": {"signature_def": signatures}},
-    }
 
 
 def status(version: Version, model: str) -> Json:

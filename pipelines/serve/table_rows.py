@@ -129,6 +129,8 @@ class TableRows:
     def neighbours(self, table: TableConfig, number: str, count: int) -> list[Row]:
         """Return the row of that number, then the tokens or raw ids with the most similar rows, the best first.
 
+        Rows of zeros and rows that are not finite are nobody's neighbours: the cosine is not defined.
+
         Raises:
           ConfigError: `number` is not the number of a row.
         """
@@ -138,8 +140,8 @@ class TableRows:
         best: list[Row] = []
         for begin, part in self._slices(table):
             similar = _cosines(part[: max(0, known - begin)], np.asarray(row.vector))
-            places = np.argsort(-similar, kind="stable")[: count + 1].tolist()
-            near = (self._row(table, begin + place, part[place], float(similar[place])) for place in places)
+            places = [place for place in np.argsort(-similar, kind="stable")[: count + 1] if similar[place] > -np.inf]
+            near = (self._row(table, begin + int(place), part[place], float(similar[place])) for place in places)
             best = sorted([*best, *near], key=lambda neighbour: -(neighbour.similarity or 0.0))[: count + 1]
         return [row, *[neighbour for neighbour in best if neighbour.number != row.number][:count]]
 
@@ -155,12 +157,11 @@ class TableRows:
 
 
 def _cosines(rows: Rows, vector: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Compute the cosine of the angle between each row and a vector; 0 for a row of zeros or one that is not finite."""
+    """Compute the cosine of the angle between each row and a vector; -inf where it is not defined."""
     wide = rows.astype(np.float64)
-    lengths = np.linalg.norm(wide, axis=1) * np.linalg.norm(vector)
     with np.errstate(divide="ignore", invalid="ignore"):
-        cosines: npt.NDArray[np.float64] = np.nan_to_num(wide @ vector / lengths, nan=0.0, posinf=0.0, neginf=0.0)
-    return cosines
+        cosines = wide @ vector / (np.linalg.norm(wide, axis=1) * np.linalg.norm(vector))
+    return np.where(np.isfinite(cosines), cosines, -np.inf)
 
 
 def tables_of_version(config: PipelineConfig, number: int, facts: Json) -> TableRows:

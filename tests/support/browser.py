@@ -1,15 +1,23 @@
-"""Opens pages in headless Chromium over its debugging pipe, so that a test sees what a reader would."""
+"""Opens pages in headless Chromium over its debugging pipe, so that a test sees what a reader would.
+
+The environment variable PICTURES names a folder in which the pictures are kept.
+"""
 
 import base64
 import contextlib
 import fcntl
+import importlib.util
 import json
 import os
 import select
 import shutil
 import subprocess
 import time
+from pathlib import Path
 
+import pytest
+
+AXE = importlib.util.find_spec("axe_core_python")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 NO_BROWSER = "no Chromium is installed (Debian: apt-get install chromium)"
 _OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe"]
@@ -54,10 +62,21 @@ class Browser:
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
-    def save_picture(self, path):
-        """Save the whole page as a PNG file."""
-        shot = self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(shot["data"]))
+    def keep_picture(self, name):
+        """Save the whole page as a PNG file in the folder of PICTURES."""
+        if folder := os.environ.get("PICTURES"):
+            shot = self.call("Page.captureScreenshot", captureBeyondViewport=True)
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            Path(folder, f"{name}.png").write_bytes(base64.b64decode(shot["data"]))
+
+    def barriers(self):
+        """Open all details, and return what axe-core finds: id and help of the rule, and markup of the first place."""
+        if AXE is None:
+            pytest.skip("axe-core-python is not installed: run `make venv`")
+        self.value("document.querySelectorAll('details').forEach(part => part.open = true)")
+        self.value(Path(AXE.origin).with_name("axe.min.js").read_text(encoding="utf-8") + ";0")
+        found = self.value("axe.run().then(result => result.violations)")
+        return [(rule["id"], rule["help"], rule["nodes"][0]["html"][:200]) for rule in found]
 
     def save_pdf(self, path):
         """Print the page."""

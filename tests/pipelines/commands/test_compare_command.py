@@ -92,7 +92,7 @@ def test_page_has_the_curves_of_both(work_dir, tmp_path, capsys):
     page = tmp_path / "page.html"
     assert compared(capsys, work_dir, 7, 8, "--html", page)[1] == f"wrote {page}\n"
     html = page.read_text()
-    shown = ["train 7", "train 8", "this model 8", "Recall@K", "+0.03766", "<td>better</td>", "[64, 32]"]
+    shown = ["train 7", "train 8", "this model 8", "Recall@K", "+0.03766", ">better</td>", "[64, 32]"]
     assert [words for words in shown if words not in html] == []
     assert "clicks &amp; &lt;b&gt;buys" in html
 

@@ -142,7 +142,7 @@ def test_screen_and_page_say_what_was_pushed_and_why(tmp_path, push, words):
     report = changed(push=push)
     assert words in screen(report)
     if "form" in push:
-        assert words.replace("/srv", "<code>/srv") in page(report, tmp_path)
+        assert words.partition(", to ")[0] in page(report, tmp_path).partition("<h2>")[0]
 
 
 @pytest.mark.parametrize(
@@ -196,9 +196,10 @@ def ticks(points, x_label="run"):
 @pytest.mark.parametrize(
     ("points", "expected"),
     [
-        ([(2, 1.9)], ["1.8", "1.9", "2.0", "2"]),
-        ([(1, 1.9), (2, 2.1)], ["1.90", "1.95", "2.00", "2.05", "2.10", "1", "2"]),
-        ([(1, 0.0), (100, 2.5e6)], ["0", "1,000,000", "2,000,000", "20", "40", "60", "80", "100"]),
+        ([(2, 1.9)], ["1.8", "1.85", "1.9", "1.95", "2", "2"]),
+        ([(1, 1.9), (2, 2.1)], ["1.9", "1.95", "2", "2.05", "2.1", "1", "2"]),
+        ([(1, 5.0), (100, 2e6)], ["0", "500,000", "1,000,000", "1,500,000", "2,000,000", *map(str, range(0, 101, 20))]),
+        ([(1, 7.0), (2, 8.0)], ["7", "8", "1", "2"]),
         ([(1, 1e-7), (2, 3e-7)], ["1e-07", "1.5e-07", "2e-07", "2.5e-07", "3e-07", "1", "2"]),
     ],
 )
@@ -209,18 +210,19 @@ def test_ticks_are_round_and_those_of_runs_are_runs(points, expected):
 def test_verdict_is_one_sentence_before_everything_else(tmp_path):
     html = page(REPORT, tmp_path)
     said = (
-        "Pushed version 7: Recall@10 is 0.0850, that of the best baseline (popularity of item) 0.1390; "
+        "Pushed version 7: Recall@10 0.0850, worse than the 0.1390 of the popularity of item; "
         "missed 1 of 2 bounds: Recall@10 (at least popularity's 0.1390)."
     )
     assert verdict(REPORT) == said
     assert "Recall@10 (at least" in html.partition("<h2>")[0]
+    assert "Served from <code>/srv/7</code>" in html.partition("<h2>")[0]
     headings = re.findall("<h2>(.*?)</h2>", html)
     assert headings[:4] == ["What decided", "Training", "A request to this version", "Other figures"]
 
 
 def test_verdict_of_a_refusal_has_its_reason_below(tmp_path):
     report = changed(push={"pushed": False, "reason": "20% of table 'a' are zeros."}, retrieval=None, evaluation=())
-    assert verdict(report).startswith("Refused: AUC is 0.9123, that of the best baseline (popularity of item) 0.8000;")
+    assert verdict(report).startswith("Refused: AUC 0.9123, better than the 0.8000 of the popularity of item; no bound")
     assert "Nothing was pushed: 20% of table &#39;a&#39;" in page(report, tmp_path).partition("<h2>")[0]
 
 
@@ -246,7 +248,9 @@ def test_retrieval_has_its_metrics_where_ranking_has_auc():
 def test_sentence_says_that_the_loss_rose(tmp_path, part, losses, words):
     report = changed(curves={"loss": {part: list(enumerate(losses))}})
     assert (words or "") in overfitting(report)
-    assert ("the model overfits" in page(report, tmp_path)) == (words is not None)
+    html = page(report, tmp_path)
+    assert ("the model overfits" in html) == (words is not None)
+    assert ("use <code>training.early_stopping</code>" in html) == (part == "eval" and words is not None)
 
 
 def test_screen_says_how_the_model_was_judged():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.serve.rest_form import RequestError, json_of, metadata, predict, status
+from pipelines.serve.rest_form import RequestError, json_of, predict, status
 
 PRICES = np.array([0.1, 1e-40, 16777217.0, -3.4e38], np.float32)
 COLUMNS = {"item": [["a", "b"], ["ü", ""], ["", ""], ["c", "d"]], "number": [1, -(2**63), 2**53 + 1, 0]}
@@ -60,6 +60,12 @@ def test_bytes_that_are_not_text_come_back_as_base64(version):
     assert predict(version, {"signature_name": "raw", "inputs": inputs})["outputs"]["item"] == [b64(b"\xff")]
 
 
+def test_numbers_that_are_not_finite_are_names_as_in_javascript(version):
+    text = '{"signature_name": "raw", "inputs": {"item": [["a"]], "number": [1], "price": [%s]}}'
+    for value in ("NaN", "Infinity", "-Infinity"):
+        assert f'"score": [{value}]' in json.dumps(predict(version, json_of(text % value)))
+
+
 def test_signature_without_inputs_answers_columns_alone(version):
     assert predict(version, {"signature_name": "counters", "inputs": {}})["outputs"] == [1, 2]
     with pytest.raises(RequestError, match="does not return a row for each row"):
@@ -104,12 +110,7 @@ def test_text_that_is_not_json_is_refused(text):
         json_of(text)
 
 
-def test_metadata_and_status_are_those_of_the_real_servers(version):
-    described = sent(metadata(version, "m"))
-    assert described["model_spec"] == {"name": "m", "signature_name": "", "version": "7"}
-    raw = described["metadata"]["signature_def"]["signature_def"]["raw"]
-    assert (raw["inputs"]["item"]["dtype"], raw["method_name"]) == ("DT_STRING", "tensorflow/serving/predict")
-    assert [size["size"] for size in raw["inputs"]["item"]["tensor_shape"]["dim"]] == ["-1", "-1"]
+def test_status_is_that_of_the_real_servers(version):
     shown = status(version, "m")
     assert (shown["name"], shown["ready"]) == ("m", True)
     assert shown["model_version_status"][0]["state"] == "AVAILABLE"
