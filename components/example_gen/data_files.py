@@ -283,6 +283,24 @@ def check_gaps(gaps: Gaps, spans: PatternSpans | None, data: str) -> None:
         )
 
 
+def check_no_copies(data: DataFiles, digests: Mapping[str, str]) -> None:
+    """Check that no file for the eval split has the content of one for the train split, under whatever name.
+
+    Args:
+      data: the files.
+      digests: sha256 of every file.
+
+    Raises:
+      DataError: two files have the same content.
+    """
+    trained = {digests[path]: path for path in data.files}
+    for path in (path for path in data.eval if digests[path] in trained):
+        raise DataError(
+            f"{path}, a file of `data.eval_path`, has the same content as {trained[digests[path]]}, which is trained "
+            "on: a model cannot be judged by rows that it has seen; give others."
+        )
+
+
 def _matching(input_base: str, pattern: str) -> list[str]:
     if not is_remote(input_base):
         # TensorFlow's own globs treat a backslash in a name as an escape, and a bracket in a folder as a pattern.

@@ -26,6 +26,7 @@ from components.base_executor import ComponentExecutor, Execution, Properties
 from components.column_summary import COLUMNS_FACT, Summaries, summaries_to_json
 from components.example_gen.data_files import (
     check_gaps,
+    check_no_copies,
     find_files,
     find_pieces,
     group_files,
@@ -61,10 +62,8 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
         """
         properties = execution.properties
         settings = settings_of(properties)
-        input_base, (pattern, eval_pattern) = (
-            properties[standard_component_specs.INPUT_BASE_KEY],
-            patterns_of(properties),
-        )
+        input_base = properties[standard_component_specs.INPUT_BASE_KEY]
+        pattern, eval_pattern = patterns_of(properties)
         data = find_files(input_base, pattern, properties[keys.DATA_FORMAT], settings.spans, eval_pattern)
         files = [*data.files, *data.eval]
         check_gaps(data.gaps, settings.spans, input_base)
@@ -90,6 +89,7 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
             groups = self._in_parallel("Ingest", read, [*train, *for_eval], staging)
             tally = sum_of(Tally.from_json(group["tally"]) for group in groups)
             digests = {path: digest for group in groups for path, digest in group["sha256"].items()}
+            check_no_copies(data, digests)
             if parts:
                 tally.check(settings, named)
                 events = [name for group in groups for name in group["events"]]
@@ -109,7 +109,8 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
         eval_pieces = find_pieces(data.eval, input_base, None)
         fact_of_data = pieces_fact(pieces, properties[keys.SETTINGS], digests, eval_pieces)
         examples.set_string_custom_property(keys.DATA_FACT, json.dumps(fact_of_data))
-        execution.files_read.extend({"path": path, "size": size_of(path)} for path in files)
+        execution.files_read.extend({"path": path, "size": size_of(path)} for path in data.files)
+        execution.files_read.extend({"path": path, "size": size_of(path), "split": "eval"} for path in data.eval)
 
     def _in_parallel(self, step: str, work: _Work, elements: Sequence[Sequence[str]], staging: str) -> list[Json]:
         """Do a step of the work for each element; return the results in order."""
