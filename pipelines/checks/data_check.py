@@ -148,8 +148,14 @@ def _line(name: str, uses: str, column: Column, config: PipelineConfig) -> str:
     return f"{name} ({uses}): {column.kind}, {distinct}, {missing:.1%} missing" + (f"; {shown}" if shown else "")
 
 
+def _labelled(tally: Tally, settings: Settings) -> int:
+    """Return the number of rows whose labels were counted: histories are made, and rows left out, after that."""
+    left_out = 0 if settings.histories is None else tally.outside + tally.short
+    return sum(tally.kept.values()) + tally.waiting + left_out
+
+
 def _tally_lines(tally: Tally, settings: Settings) -> Iterator[str]:
-    rows = sum(tally.kept.values())
+    rows = _labelled(tally, settings)
     for name, labels in tally.labels.items():
         counted = sorted(labels.values.items(), key=lambda item: (-item[1], item[0]))[:10]
         values = ", ".join(f"{value} ({count:,} rows)" for value, count in counted)
@@ -174,7 +180,7 @@ def _needs_classes(config: PipelineConfig) -> bool:
 
 def _one_class(tally: Tally, settings: Settings) -> Iterator[str]:
     """Describe the binary labels that have one value in all rows."""
-    rows = sum(tally.kept.values())
+    rows = _labelled(tally, settings)
     for name, counts in tally.labels.items() if rows else ():
         label = settings.labels[name]
         if label.kind == "binary" and counts.positive in (0, rows) and not counts.other:

@@ -141,6 +141,16 @@ def test_one_class_in_all_rows_is_a_problem(checked):
     assert (["both classes" in warning for warning in found.warnings], found.problems) == ([True], ())
 
 
+def test_rows_that_histories_leave_out_have_classes_too(checked):
+    rows = [f"{user},i{time},{time},{int(time > 1)}\n" for user in range(9) for time in range(4)]
+    histories = "{user: user, time: time, columns: {seen: item}, min_length: 2}"
+    data = f"data={{path: rows.csv, histories: {histories}}}"
+    features = "features={categorical: [item, {name: seen, multivalent: true}]}"
+    found = checked(data, features, "split={by: hash, key: user}", csv="user,item,time,bought\n" + "".join(rows))
+    assert found.problems == (), "18 rows are kept, and 18 of 36 are 1"
+    assert "label bought: '0' (18 rows), '1' (18 rows); 50.0% are positive" in found.lines
+
+
 def test_three_classes_name_the_kind(checked):
     assert "`kind: multiclass`" in checked(csv=CSV.replace(",1\n", ",2\n")).problems[0]
 
