@@ -89,7 +89,7 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
             groups = self._in_parallel("Ingest", read, [*train, *for_eval], staging)
             tally = sum_of(Tally.from_json(group["tally"]) for group in groups)
             digests = {path: digest for group in groups for path, digest in group["sha256"].items()}
-            check_no_copies(data, digests)
+            check_no_copies(data, digests.__getitem__)
             if parts:
                 tally.check(settings, named)
                 events = [name for group in groups for name in group["events"]]
