@@ -283,28 +283,6 @@ def check_gaps(gaps: Gaps, spans: PatternSpans | None, data: str) -> None:
         )
 
 
-def check_no_copies(data: DataFiles, digest_of: Callable[[str], object]) -> None:
-    """Check that no file for the eval split has the content of one for the train split, under whatever name.
-
-    Args:
-      data: the files.
-      digest_of: returns a digest of a file's content; called for files of equal sizes only.
-
-    Raises:
-      DataError: two files have the same content, or a file cannot be read.
-    """
-    trained: dict[int, list[str]] = {}
-    for path in data.files if data.eval else ():
-        trained.setdefault(size_of(path), []).append(path)
-    for path in data.eval:
-        for other in trained.get(size_of(path), ()):
-            if digest_of(path) == digest_of(other):
-                raise DataError(
-                    f"{path}, a file of `data.eval_path`, has the same content as {other}, which is trained on: a "
-                    "model cannot be judged by rows that it has seen; give other rows."
-                )
-
-
 def _matching(input_base: str, pattern: str) -> list[str]:
     if not is_remote(input_base):
         # TensorFlow's own globs treat a backslash in a name as an escape, and a bracket in a folder as a pattern.

@@ -26,7 +26,6 @@ from components.base_executor import ComponentExecutor, Execution, Properties
 from components.column_summary import COLUMNS_FACT, Summaries, summaries_to_json
 from components.example_gen.data_files import (
     check_gaps,
-    check_no_copies,
     find_files,
     find_pieces,
     group_files,
@@ -37,6 +36,7 @@ from components.example_gen.data_files import (
 from components.example_gen.histories import number_of_parts, read_part, write_events, write_histories
 from components.example_gen.prepared_rows import ingest, read_rows
 from components.example_gen.rows import SHOWN
+from components.example_gen.sampling import copies
 from components.example_gen.settings import Settings
 from components.example_gen.splits import SPLITS
 from components.example_gen.tally import Tally, sum_of
@@ -89,7 +89,8 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
             groups = self._in_parallel("Ingest", read, [*train, *for_eval], staging)
             tally = sum_of(Tally.from_json(group["tally"]) for group in groups)
             digests = {path: digest for group in groups for path, digest in group["sha256"].items()}
-            check_no_copies(data, digests.__getitem__)
+            for error in copies(data, properties[keys.DATA_FORMAT], settings, digests.__getitem__):
+                raise error
             if parts:
                 tally.check(settings, named)
                 events = [name for group in groups for name in group["events"]]

@@ -7,8 +7,8 @@ import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from components.example_gen.data_files import check_no_copies, find_files
-from components.example_gen.sampling import Column, Sample, sample
+from components.example_gen.data_files import find_files
+from components.example_gen.sampling import Column, Sample, copies, sample
 from components.example_gen.settings import Label, Settings
 from components.example_gen.tally import Tally
 from embedding_core.display import shown_token
@@ -56,9 +56,9 @@ def check_data(config: PipelineConfig, rows: int | None = None) -> DataCheck:
     base, pattern = data_location(config.data)
     data_format = component_inputs.data_format(config)
     data = find_files(base, pattern, data_format, settings.spans, eval_pattern(config.data))
-    check_no_copies(data, functools.cache(file_digest))
     read = sample(data.files, data_format, settings, rows, data.eval)
-    problems = [*_absent(read, settings, may_lack=data_format == "tfrecord")]
+    problems = [*map(str, copies(data, data_format, settings, functools.cache(file_digest)))]
+    problems += _absent(read, settings, may_lack=data_format == "tfrecord")
     warnings = [*_column_warnings(config, read.columns, settings)]
     uses = _uses(config)
     lines = [_files_line([*data.files, *data.eval], read, settings)]

@@ -8,7 +8,7 @@ import sys
 
 import pyarrow as pa
 import pytest
-from pyarrow import parquet
+from pyarrow import csv, parquet
 
 from components.example_gen.rows import examples
 from embedding_core.errors import DataError
@@ -179,8 +179,23 @@ def test_rows_of_eval_path_are_for_evaluation(checked, tmp_path):
     test.write_text("item,shop,tags,price,same\na,1,a,1,x\n")
     assert checked(given).problems[0].endswith("test.csv has none; add it there, or leave the file out.")
     test.write_text(CSV)
-    with pytest.raises(DataError, match=r"test\.csv, a file of `data.eval_path`, has the same content as .*rows\.csv"):
-        checked(given)
+    (problem,) = checked(given).problems
+    assert problem.startswith(
+        f"{test}, a file of `data.eval_path`, has the same content as {tmp_path / 'rows.csv'}, which"
+    )
+
+
+@pytest.mark.parametrize("data_format", ["csv", "parquet"])
+def test_parts_without_rows_are_no_copies(checked, tmp_path, data_format):
+    checked()
+    rows = pa.table({"item": ["a", "b"] * 9, "price": [1.0, 2.0] * 9, "bought": [0, 1] * 9})
+    for folder, part in (("train", rows), ("test", rows[:4])):
+        (tmp_path / folder).mkdir()
+        for name, table in (("1", part), ("2", rows[:0])):
+            path = tmp_path / folder / f"{name}.{data_format}"
+            parquet.write_table(table, path) if data_format == "parquet" else csv.write_csv(table, path)
+    config = load_config(tmp_path / "my.yaml", ["data={path: train, eval_path: test}"])
+    assert check_data(config).problems == ()
 
 
 def test_file_with_a_header_alone_lacks_no_column(checked, tmp_path):
