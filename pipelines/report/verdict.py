@@ -57,10 +57,11 @@ def headline(report: Report) -> str:
     for label in [_label(scorer) for scorer in scores if scorer.endswith(THIS_MODEL)]:
         of_label = {scorer.removeprefix(label): row for scorer, row in scores.items() if scorer.startswith(label)}
         model = of_label.pop(THIS_MODEL)
-        metric, value = next(((name, value) for name in names if (value := model.get(name)) is not None), ("", None))
-        if value is None:
+        known = {name: value for name in [*names, *model] if (value := model.get(name)) is not None}
+        if not known:
             clauses.append(f"{label}{next(iter(model))} cannot be computed")
             continue
+        metric, value = next(iter(known.items()))
         values = {scorer: row.get(metric) for scorer, row in of_label.items() if not scorer.endswith(NOTHING_LEFT_OUT)}
         clauses.append(label + _compared(metric, value, values))
     return "; ".join(clauses)
