@@ -94,8 +94,7 @@ def collect_report(
             counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
         )
         compared = _compared(config, scores, rows, history)
-    evaluation = output_of(store, runs, "Evaluator", "ModelEvaluation")
-    gates = gate_figures(store, runs)
+    evaluation, gates = output_of(store, runs, "Evaluator", "ModelEvaluation"), gate_figures(store, runs)
     quality, health = gates.pop("QualityGate"), gates.pop("TableHealth", None)
     nodes = [_node(store, run) for run in runs]
     return Report(
