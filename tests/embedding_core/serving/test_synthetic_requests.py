@@ -101,7 +101,7 @@ FULL = {
 }  # fmt: skip
 
 
-def test_public_rows_are_complete_real_rows_with_private_values_made_up(files):
+def test_public_rows_are_complete_with_private_values_made_up(files):
     lacking = {name: value for name, value in FULL.items() if name != "price"}
     rows = [row_of(**lacking), row_of(**FULL, label=1, other=b"x"), row_of(**{**FULL, "note": b"a longer row"})]
     shown = public_rows(CONFIG, DENSE, files, rows, 2)
@@ -114,7 +114,7 @@ def test_public_rows_are_complete_real_rows_with_private_values_made_up(files):
     assert len(public_rows(CONFIG, DENSE, files, rows[:1], 2)) == 2
 
 
-def test_public_rows_hide_text_of_no_public_feature_beside_private(files):
+def test_public_rows_beside_private_ones_hide_unmarked_text(files):
     named, _ = named_inputs(columns_of(CONFIG, DENSE), public_rows(CONFIG, DENSE, files, [row_of(**FULL)], 1))
     assert (named["note"].tolist(), named["price"].tolist()) == ([b"synthetic-0"], [9.5])
     features = (feature("user", "users") if each.name == "user" else each for each in CONFIG.features)
