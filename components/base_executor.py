@@ -85,7 +85,8 @@ class Execution:
       inputs: artifacts by key.
       outputs: artifacts by key.
       properties: the parameters of the component.
-      files_read: `path` and `size` of every file that was read from outside of the pipeline, for the lineage.
+      files_read: for the lineage, `path` and `size` of every file that was read from outside of the pipeline; and
+        `split`, if its rows are for one split alone.
     """
 
     inputs: Artifacts

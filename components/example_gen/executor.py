@@ -36,6 +36,7 @@ from components.example_gen.data_files import (
 from components.example_gen.histories import number_of_parts, read_part, write_events, write_histories
 from components.example_gen.prepared_rows import ingest, read_rows
 from components.example_gen.rows import SHOWN
+from components.example_gen.sampling import copies
 from components.example_gen.settings import Settings
 from components.example_gen.splits import SPLITS
 from components.example_gen.tally import Tally, sum_of
@@ -61,10 +62,8 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
         """
         properties = execution.properties
         settings = settings_of(properties)
-        input_base, (pattern, eval_pattern) = (
-            properties[standard_component_specs.INPUT_BASE_KEY],
-            patterns_of(properties),
-        )
+        input_base = properties[standard_component_specs.INPUT_BASE_KEY]
+        pattern, eval_pattern = patterns_of(properties)
         data = find_files(input_base, pattern, properties[keys.DATA_FORMAT], settings.spans, eval_pattern)
         files = [*data.files, *data.eval]
         check_gaps(data.gaps, settings.spans, input_base)
@@ -90,6 +89,8 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
             groups = self._in_parallel("Ingest", read, [*train, *for_eval], staging)
             tally = sum_of(Tally.from_json(group["tally"]) for group in groups)
             digests = {path: digest for group in groups for path, digest in group["sha256"].items()}
+            for error in copies(data, properties[keys.DATA_FORMAT], settings, digests.__getitem__):
+                raise error
             if parts:
                 tally.check(settings, named)
                 events = [name for group in groups for name in group["events"]]
@@ -109,7 +110,8 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
         eval_pieces = find_pieces(data.eval, input_base, None)
         fact_of_data = pieces_fact(pieces, properties[keys.SETTINGS], digests, eval_pieces)
         examples.set_string_custom_property(keys.DATA_FACT, json.dumps(fact_of_data))
-        execution.files_read.extend({"path": path, "size": size_of(path)} for path in files)
+        execution.files_read.extend({"path": path, "size": size_of(path)} for path in data.files)
+        execution.files_read.extend({"path": path, "size": size_of(path), "split": "eval"} for path in data.eval)
 
     def _in_parallel(self, step: str, work: _Work, elements: Sequence[Sequence[str]], staging: str) -> list[Json]:
         """Do a step of the work for each element; return the results in order."""

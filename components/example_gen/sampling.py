@@ -6,12 +6,13 @@ import dataclasses
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from components.example_gen.data_files import DataFiles, size_of
 from components.example_gen.histories import event_tables, joined, rows_with_histories
 from components.example_gen.prepared_rows import prepared
 from components.example_gen.readers import opened_parquet, read_batches
@@ -20,6 +21,7 @@ from components.example_gen.rows import BadRows, Batch, FirstRows, flat_values, 
 from components.example_gen.settings import COMMON_DELIMITERS, Histories, Settings
 from components.example_gen.splits import SPLITS, count_whole_numbers, with_whole_numbers
 from components.example_gen.tally import Tally
+from embedding_core.errors import DataError
 from embedding_core.storage import bounds
 
 _FILES = 5
@@ -132,6 +134,40 @@ def sample(
         columns=columns,
         tally=tally if present == settings else None,
     )
+
+
+def copies(
+    data: DataFiles, data_format: str, settings: Settings, digest_of: Callable[[str], object]
+) -> Iterator[DataError]:
+    """Find the files for the eval split that have the rows of a file for the train split, under another name.
+
+    Args:
+      data: the files.
+      data_format: one of `components.example_gen.readers.DATA_FORMATS`.
+      settings: how CSV files are written.
+      digest_of: returns a digest of a file's content; called for files of equal sizes only.
+
+    Yields:
+      An error for each of them. Files without rows, as programs write them that split data into parts, are none.
+    """
+    trained: dict[int, list[str]] = {}
+    for path in data.files if data.eval else ():
+        trained.setdefault(size_of(path), []).append(path)
+    for path in data.eval:
+        same = (other for other in trained.get(size_of(path), ()) if digest_of(path) == digest_of(other))
+        other = next(same, None)
+        if other is not None and _has_rows(path, data_format, settings):
+            yield DataError(
+                f"{path}, a file of `data.eval_path`, has the same content as {other}, which is trained on: a model "
+                "cannot be judged by rows that it has seen; give other rows."
+            )
+
+
+def _has_rows(path: str, data_format: str, settings: Settings) -> bool:
+    if data_format != "parquet":
+        return bool(_names(path, data_format, settings))
+    with opened_parquet(path) as file:
+        return int(file.metadata.num_rows) > 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

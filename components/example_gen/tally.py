@@ -278,9 +278,7 @@ class Tally:
         sources = () if settings.histories is None else settings.histories.sources
         for name in dict.fromkeys((*settings.columns, *sources)):
             yield from self._kinds(name)
-        if self.waiting or self.has_too_many_bad(
-            settings
-        ):  # the rest is not known yet, or may follow from the bad rows
+        if self.waiting or self.has_too_many_bad(settings):  # the rest is not known, or may follow from the bad rows
             return
         yield from self._splits(settings, data)
         for name in settings.columns:

@@ -85,8 +85,9 @@ def public_rows(
 ) -> list[bytes]:
     """Choose rows that a request may show: those that lack the fewest columns, the shortest first.
 
-    Made-up values replace those of private columns, and those of every column that a `preprocessing_fn` reads if its
-    result is private.
+    Made-up values replace those of private columns. If there are any, they also replace what a `preprocessing_fn` reads
+    beside them: all of it if its result is private, else all that is neither a public feature nor a float. Nothing can
+    mark such a column private.
 
     Args:
       config: tables and features of the model.
@@ -122,8 +123,11 @@ def _hidden_columns(config: EmbeddingConfig, dense: DenseInputs | None) -> set[s
     public = public_facts(config)["columns"]
     columns = [feature.column for feature in config.features if feature.column is not None]
     hidden = {column.name: column for column in columns if column.name not in public}
-    is_computed = any(column.after_transform for column in hidden.values())
-    return {*hidden, *(dense.spec if dense is not None and is_computed else ())}
+    if not hidden or dense is None:
+        return {*hidden}
+    if any(column.after_transform for column in hidden.values()):
+        return {*hidden, *dense.spec}
+    return {*hidden, *(name for name, spec in dense.spec.items() if name not in public and not spec.dtype.is_floating)}
 
 
 def public_facts(config: EmbeddingConfig) -> Json:

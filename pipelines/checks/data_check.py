@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from components.example_gen.data_files import find_files
-from components.example_gen.sampling import Column, Sample, sample
+from components.example_gen.sampling import Column, Sample, copies, sample
 from components.example_gen.settings import Label, Settings
 from components.example_gen.tally import Tally
 from embedding_core.display import shown_token
 from embedding_core.errors import DataError, nearest
+from embedding_core.storage import file_digest
 from pipelines.checks.column_codes import why_codes
 from pipelines.config import PipelineConfig
 from pipelines.config.column_rules import column_uses
@@ -55,7 +57,8 @@ def check_data(config: PipelineConfig, rows: int | None = None) -> DataCheck:
     data_format = component_inputs.data_format(config)
     data = find_files(base, pattern, data_format, settings.spans, eval_pattern(config.data))
     read = sample(data.files, data_format, settings, rows, data.eval)
-    problems = [*_absent(read, settings, may_lack=data_format == "tfrecord")]
+    problems = [*map(str, copies(data, data_format, settings, functools.cache(file_digest)))]
+    problems += _absent(read, settings, may_lack=data_format == "tfrecord")
     warnings = [*_column_warnings(config, read.columns, settings)]
     uses = _uses(config)
     lines = [_files_line([*data.files, *data.eval], read, settings)]
@@ -89,8 +92,9 @@ def _absent(read: Sample, settings: Settings, *, may_lack: bool) -> Iterator[str
             if may_lack:
                 continue
             file = os.path.basename(read.lacking[name])
-            near = nearest(name, [settings.shown_name(other) for other in read.lacking if other != name])
-            yield f"column {name!r} is not in every file: {file} has none; {near}"
+            others = [settings.shown_name(other) for other in read.lacking if other != name]
+            remedy = nearest(name, others) if others else "add it there, or leave the file out."
+            yield f"column {name!r} is not in every file: {file} has none; {remedy}"
         elif name not in names and names:
             yield f"column {name!r} is missing: {nearest(name, map(settings.shown_name, names))}"
 
@@ -149,7 +153,8 @@ def _line(name: str, uses: str, column: Column, config: PipelineConfig) -> str:
 
 
 def _tally_lines(tally: Tally, settings: Settings) -> Iterator[str]:
-    rows = sum(tally.kept.values())
+    rows = sum(tally.kept.values()) + tally.waiting
+    rows += 0 if settings.histories is None else tally.outside + tally.short  # left out after labels were counted
     for name, labels in tally.labels.items():
         counted = sorted(labels.values.items(), key=lambda item: (-item[1], item[0]))[:10]
         values = ", ".join(f"{value} ({count:,} rows)" for value, count in counted)
@@ -173,14 +178,16 @@ def _needs_classes(config: PipelineConfig) -> bool:
 
 
 def _one_class(tally: Tally, settings: Settings) -> Iterator[str]:
-    """Describe the binary labels that have one value in all rows."""
-    rows = sum(tally.kept.values())
-    for name, counts in tally.labels.items() if rows else ():
-        label = settings.labels[name]
-        if label.kind == "binary" and counts.positive in (0, rows) and not counts.other:
+    """Describe the binary labels that have one value in all rows to train on."""
+    for name, counts in tally.labels.items():
+        label, rows = settings.labels[name], tally.kept["train"]
+        column = tally.summaries["train"].get(label.data_column)
+        if label.kind != "binary" or counts.other or column is None or not column.rows:
+            continue
+        if column.largest == 0 or (column.smallest == 1 and column.rows == rows):
             yield (
-                f"label {label.column!r} is {int(bool(counts.positive))} in all {rows:,} rows that were "
-                "read: a model needs both classes, or `training.negatives`." + _remedy(label)
+                f"label {label.column!r} is {column.largest:.0f} in all {column.rows:,} rows of the train split that "
+                "were read: a model needs both classes, or `training.negatives`." + _remedy(label)
             )
 
 

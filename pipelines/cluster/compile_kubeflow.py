@@ -24,7 +24,7 @@ from pipelines.cluster.kubeflow_spec import (
 )
 from pipelines.config import Kubeflow, PipelineConfig
 from pipelines.config.loading import yaml_documents
-from pipelines.config.sections import data_location
+from pipelines.config.sections import data_location, eval_pattern
 from pipelines.console.terminal import write_output
 from pipelines.pipeline.embedding_pipeline import create_pipeline
 from pipelines.pipeline.gates import Gate, gates
@@ -112,8 +112,10 @@ def _vertex_job(backend: Kubeflow, pools: list[Spec]) -> Spec:
 def _parameters(config: PipelineConfig, backend: Kubeflow) -> Parameters:
     """Return the values that can be given when a run starts, with the configuration's values as defaults."""
     base, pattern = data_location(config.data)
+    judged = eval_pattern(config.data)
+    files = pattern if judged is None else f"{pattern}, and for evaluation {judged}"
     given: list[tuple[str, type[str | int], str | int | None, str]] = [
-        ("data_folder", str, base, f"folder of the data; the files in it are {pattern}"),
+        ("data_folder", str, base, f"folder of the data; the files in it are {files}"),
         ("push_destination", str, config.push_destination, "folder of the served versions"),
         ("resume_folder", str, f"{backend.pipeline_root.rstrip('/')}/resume", "keeps checkpoints while training"),
         ("training_steps", int, config.training.steps or 0, "how many batches to train on; 0 is as configured"),

@@ -91,7 +91,8 @@ class InstalledCommands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command of the arguments; fail with the nearest name if there is none."""
         if self.get_command(ctx, args[0]) is None:
-            names = {name: name for name in self.commands} | _OTHER_NAMES
+            names = {name: name for name in self.commands}
+            names |= {other: name for other, name in _OTHER_NAMES.items() if name in names}
             close = difflib.get_close_matches(args[0].casefold(), names, n=1)
             remedy = f"did you mean {names[close[0]]!r}?" if close else "see `--help`."
             ctx.fail(f"there is no command {args[0]!r}: {remedy}")

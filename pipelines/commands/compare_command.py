@@ -126,10 +126,17 @@ def _checked(report: Any) -> Figures:
 
 
 def _metrics(reports: Sequence[Figures], names: Sequence[str]) -> list[dict[str, str]]:
-    """Return the metrics of both models of which higher or lower values are better, in the order of the second."""
+    """Return the metrics of both models of which higher or lower values are better.
+
+    Those with a bound are first, then the rankings of a retrieval model, then the others.
+    """
     from pipelines.config.metrics import direction_of
 
-    old, new = ({row["metric"]: row["value"] for row in report.get("evaluation", ())} for report in reports)
+    evaluations = [
+        sorted(report.get("evaluation", ()), key=lambda row: (not row["bound"], "@" not in row["metric"]))
+        for report in reports
+    ]
+    old, new = ({row["metric"]: row["value"] for row in evaluation} for evaluation in evaluations)
     rows = []
     for metric, value in new.items():
         before, direction = old.get(metric), direction_of(metric.rpartition("/")[2])
@@ -155,7 +162,7 @@ def _other_rows(reports: Sequence[Figures]) -> Iterator[str]:
     known = [[report.get(key) for key in ("eval_rows", "labels")] for report in reports]
     if digests[0] != digests[1] if all(digests) else (settings[0], known[0]) != (settings[1], known[1]):
         counts = " and ".join(_shown(report.get("eval_rows")) for report in reports)
-        yield f"warning: the eval rows differ ({counts} rows): a change may come from them, not from the model"
+        yield f"warning: the eval rows differ ({counts}), or their labels: a change may come from them"
 
 
 def _outcomes(reports: Sequence[Figures], names: Sequence[str]) -> Iterator[str]:

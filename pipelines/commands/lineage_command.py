@@ -191,11 +191,13 @@ def _row_words(lineage: Mapping[int, Node], vocabulary: str, token: str) -> str:
 
 def _forward(graph: Mapping[int, Node], path: str) -> list[str]:
     """Return a heading, then a line for every model that was trained on the file, and every push of such a model."""
-    starts = [node.id for node in graph.values() if any(_is(file["path"], path) for file in files_of(node))]
-    if not starts:
+    read = {node.id: [file for file in files_of(node) if _is(file["path"], path)] for node in graph.values()}
+    trained = [node for node, files in read.items() if any("split" not in file for file in files)]
+    judged = [node for node, files in read.items() if files and node not in trained]
+    if not trained and not judged:
         raise DataError(f"no Examples were made of {path!r}: give the path of a file of data, or the end of it.")
-    lines = [f"{path}: in {len(starts)} Examples"]
-    for node in downstream(graph, starts).values():
+    lines = [f"{path}: in {len(trained)} Examples" + (f", and for evaluation alone in {len(judged)}" if judged else "")]
+    for node in downstream(graph, trained).values():
         if node.type == _MODEL:
             lines.append(f"model #{node.id} {node.uri}")
         elif node.type == _PUSHED and node.facts.get("pushed"):

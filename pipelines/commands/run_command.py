@@ -133,7 +133,7 @@ def _ready(
       config: the YAML file.
       overrides: settings that override the file's.
       first: a further check, made before the others.
-      last: a further check, made after the others, before anything is written.
+      last: a further check, made after the others.
     """
     from pipelines.config import load_config
     from pipelines.local.storage_errors import storage_errors_as_one

@@ -190,7 +190,7 @@ class Generation:
       version: number of the pushed version.
       nodes: its lineage without the artifacts of previous generations, the newest artifact first.
       sources: artifacts of previous generations that it was made of.
-      data: the first and the last file of data that it read.
+      data: the first and the last file of data that it was trained on.
       rows: number of rows that it was trained on, or None.
       auc: AUC on its eval split, or None.
       sizes: number of tokens by vocabulary.
@@ -264,7 +264,7 @@ def _generation(added: Lineage, lineage: Lineage) -> Generation:
         lineage[parent].facts["remap"] for parent in (run.inputs if run else ()) if "remap" in lineage[parent].facts
     ]
     remap: Facts = started[0] if started else {}
-    paths = sorted(file["path"] for file in files_of(examples)) if examples else []
+    paths = sorted(file["path"] for file in files_of(examples) if "split" not in file) if examples else []
     return Generation(
         version=str(push.facts.get("pushed_version", push.id)),
         nodes=added,

@@ -356,7 +356,10 @@ def _node(number: int, uri: str, kind: str, record: Json | None, numbers: Mappin
 
 
 def files_of(node: Node) -> list[Json]:
-    """Return `path` and `size` of the external files that the artifact was made of; empty if none were recorded."""
+    """Return the external files that the artifact was made of; empty if none were recorded.
+
+    Each has `path` and `size`; those that only the eval split was made of have `split`, "eval".
+    """
     files: list[Json] = json_if_readable(node.uri.rstrip("/") + RECORD_SUFFIX).get("files", [])
     return files
 

@@ -147,8 +147,7 @@ def run(
         used = RunProfile() if profile else None
         stage: Stage = contextlib.nullcontext if used is None else used.stage
         check_file_systems(config)
-        # A GPU that is not there is said before the first node; devices that TensorFlow does not find by itself must be
-        # known before any component runs it.
+        # Devices must be known before any component runs TensorFlow, and a missing GPU before the first node.
         if config.training.strategy not in ("auto", "cpu", "tpu"):
             choose_placement(training_config(config))
         upgraded = None if is_ready else ready_metadata(config)

@@ -16,11 +16,12 @@ from components.example_gen.data_files import (
     find_pieces,
     rows_digest,
 )
+from components.example_gen.spans import PatternSpans
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.storage import file_digest
 from pipelines.config import PipelineConfig
 from pipelines.config.pipeline_config import PUSHED
-from pipelines.config.sections import data_location, eval_pattern
+from pipelines.config.sections import data_location, data_spans, eval_pattern
 from pipelines.lineage.graph import Node
 from pipelines.pipeline import component_inputs
 from pipelines.previous.finished_trainings import BASE, START, finished_trainings, references, trainings_behind
@@ -79,12 +80,18 @@ class Overlap:
 
 def data_of_run(config: PipelineConfig) -> RunData:
     """Find the data that the configuration names, as ExampleGen finds it."""
-    settings = component_inputs.example_settings(config)
-    base, pattern = data_location(config.data)
-    data_format = component_inputs.data_format(config)
-    files = find_files(base, pattern, data_format, settings.spans, eval_pattern(config.data))
-    pieces, for_eval = find_pieces(files.files, base, settings.spans), find_pieces(files.eval, base, None)
-    return RunData(rows_digest(settings.to_json()), pieces, for_eval)
+    rows = rows_digest(component_inputs.example_settings(config).to_json())
+    judged = eval_pattern(config.data)
+    return RunData(rows, _trained_on(config), () if judged is None else _pieces(config, judged, None))
+
+
+def _trained_on(config: PipelineConfig) -> list[Piece]:
+    return _pieces(config, data_location(config.data)[1], data_spans(config.data))
+
+
+def _pieces(config: PipelineConfig, pattern: str, spans: PatternSpans | None) -> list[Piece]:
+    base, _ = data_location(config.data)
+    return find_pieces(find_files(base, pattern, component_inputs.data_format(config), spans).files, base, spans)
 
 
 def trained_data(examples: Node | None) -> TrainedData | None:
@@ -250,7 +257,7 @@ def arrived_spans(config: PipelineConfig, trained: Trained) -> Arrived:
       ConfigError: the data cannot be listed.
     """
     try:
-        pieces = {piece.span: piece for piece in data_of_run(config).pieces if piece.span is not None}
+        pieces = {piece.span: piece for piece in _trained_on(config) if piece.span is not None}
     except DataError:  # nothing has arrived yet
         return Arrived()
     left = {span: files for span, files in pieces.items() if span not in trained.spans}

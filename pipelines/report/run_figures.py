@@ -14,6 +14,7 @@ from ml_metadata import MetadataStore
 from tensorflow.core.protobuf import saved_model_pb2
 
 from components.artifact_files import read_embedding_config
+from components.component_spec import DATA_FACT
 from components.example_gen.spans import Gaps
 from components.run_inputs import sources_of_run
 from components.transform_graph import range_problems
@@ -23,7 +24,7 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.display import shown_token
 from embedding_core.rooms import hooks
 from embedding_core.serving import columns_of, named_inputs, public_rows
-from embedding_core.storage import folder_digests, json_digest, read_json
+from embedding_core.storage import json_digest, read_json
 from embedding_core.tasks import prediction_name
 from embedding_core.training.finished_run import RunDescription
 from embedding_core.training.row_stream import batches_once
@@ -93,8 +94,7 @@ def collect_report(
             counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
         )
         compared = _compared(config, scores, rows, history)
-    evaluation = output_of(store, runs, "Evaluator", "ModelEvaluation")
-    gates = gate_figures(store, runs)
+    evaluation, gates = output_of(store, runs, "Evaluator", "ModelEvaluation"), gate_figures(store, runs)
     quality, health = gates.pop("QualityGate"), gates.pop("TableHealth", None)
     nodes = [_node(store, run) for run in runs]
     return Report(
@@ -106,7 +106,7 @@ def collect_report(
         push=result,
         query=_request_text(result, lineage[pushed], run, by_type, eval_files) if result.pushed else "",
         **compared,
-        eval_digest=json_digest(folder_digests(os.path.join(by_type["Examples"].uri, "Split-eval"))),
+        eval_digest=eval_digest(config, by_type["Examples"]),
         evaluation=[
             *judged_metrics(config, evaluation, quality),
             *check_rows(*gates.values()),
@@ -224,6 +224,26 @@ def _advice(history: Figures) -> str:
 def _files(examples: Node, split: str) -> list[str]:
     folder = os.path.join(examples.uri, f"Split-{split}")
     return sorted(os.path.join(folder, name) for name in os.listdir(folder))
+
+
+def eval_digest(config: PipelineConfig, examples: Node) -> str:
+    """Return a digest of what the rows of the eval split and their labels are chosen by; features do not change it.
+
+    Args:
+      config: configuration of the pipeline.
+      examples: the Examples; "" is returned if they do not record their data, as those of other ExampleGens.
+    """
+    data: Figures = examples.facts.get(DATA_FACT) or {}
+    files = data.get("eval") or data.get("pieces") or ()
+    chosen: dict[str, Any] = {
+        "files": sorted(piece["sha256"] for piece in files),
+        "rows": (examples.facts.get("ingest") or {}).get("splits", {}).get("eval"),
+        "labels": {name: [label.column, label.positive, label.above] for name, label in config.targets.items()},
+        **{key: config.to_mapping()[key] for key in ("row_filters", "split")},
+    }
+    if config.split.by == "leave_one_out":
+        chosen["histories"] = config.to_mapping()["data"]["histories"]
+    return json_digest(chosen) if files else ""
 
 
 def _node(store: MetadataStore, run: NodeRun) -> Figures:
@@ -423,16 +443,17 @@ def _request_text(
     dense = sources_of_run(run, transform_graph=by_type["TransformGraph"].uri).of_features()
     folder = by_type["components.Vocabularies"].uri
     files = {name: os.path.join(folder, f"{name}.txt") for name in run.vocabularies}
-    rows = next((rows.numpy().tolist() for _, rows in batches_once(eval_files, _CHOSEN_FROM)), [])
+    rows: list[bytes] = next((rows.numpy().tolist() for _, rows in batches_once(eval_files, _CHOSEN_FROM)), [])
     named, _ = named_inputs(columns_of(run.config, dense), public_rows(run.config, dense, files, rows, _REQUEST_ROWS))
     signature, wanted = _signature(os.path.join(by_type["Model"].uri, "Format-Serving", "saved_model.pb"))
     given = {name: value for name, value in named.items() if name in wanted}
     answers = _ANSWERS.get(signature, [prediction_name(run.tasks, task) for task in run.tasks])
-    has_nan = any(np.isnan(value).any() for value in given.values() if value.dtype == np.float32)
+    floats = [value for value in given.values() if value.dtype == np.float32]
+    imported = sorted({str(abs(number)) for value in floats for number in value[~np.isfinite(value)].tolist()})
     notes = "".join(room.request_note(push.facts) for room in hooks("pipelines", "run"))
     return notes + "\n".join(
         [
-            *(["from math import nan  # a missing value"] if has_nan else []),
+            *([f"from math import {', '.join(imported)}"] if imported else []),
             "import tensorflow as tf",
             f"model = tf.saved_model.load({result.destination!r})",
             "inputs = {",

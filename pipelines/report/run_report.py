@@ -74,7 +74,7 @@ class Report:
       metric_names: the metrics of `quality`.
       quality: per scorer (the model first, then the baselines) its metrics on the eval split.
       eval_rows: number of rows of the eval split that `quality` was measured on.
-      eval_digest: digest of the files of the eval split; "" in reports of previous releases.
+      eval_digest: digest of what chose the rows of the eval split and their labels; "" in reports of previous releases.
       quality_note: remarks on `quality` for its reader.
       quality_warnings: a sentence for each baseline that is better than the model.
       evaluation: per metric its value over all rows, bound and outcome ("met", "missed", "no bound"), and

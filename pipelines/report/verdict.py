@@ -61,9 +61,9 @@ def headline(report: Report) -> str:
         if not known:
             clauses.append(f"{label}{next(iter(model))} cannot be computed")
             continue
-        metric = next(iter(known))
+        metric, value = next(iter(known.items()))
         values = {scorer: row.get(metric) for scorer, row in of_label.items() if not scorer.endswith(NOTHING_LEFT_OUT)}
-        clauses.append(label + _compared(metric, known[metric], values))
+        clauses.append(label + _compared(metric, value, values))
     return "; ".join(clauses)
 
 

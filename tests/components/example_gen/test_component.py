@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from components.example_gen.row_selection import SplitByColumn
+from components.example_gen.row_selection import SplitByColumn, SplitByFile
 from components.example_gen.settings import Settings
 from components.example_gen.spans import PatternSpans
 from embedding_core.errors import ConfigError, DataError
@@ -24,11 +24,11 @@ def run(tmp_path):
 
     connection = metadata.sqlite_metadata_connection_config(str(tmp_path / "metadata.sqlite"))
 
-    def go(settings=SETTINGS, pattern="*.csv", folder="data"):
+    def go(settings=SETTINGS, pattern="*.csv", folder="data", **more):
         pipeline = tfx.dsl.Pipeline(
             pipeline_name="test",
             pipeline_root=str(tmp_path / "root"),
-            components=[ExampleGen(str(tmp_path / folder), pattern, "csv", settings)],
+            components=[ExampleGen(str(tmp_path / folder), pattern, "csv", settings, **more)],
             enable_cache=True,
             metadata_connection_config=connection,
         )
@@ -57,6 +57,32 @@ def test_only_changed_files_or_settings_run_again(run, tmp_path):
     assert run()[2:] == ["COMPLETE"]
     assert run(SETTINGS.replace(seed=1))[3:] == ["COMPLETE"]
     assert sorted(os.listdir(tmp_path / "root/ExampleGen/examples/1")) == ["Split-eval", "Split-train"]
+
+
+def test_changed_file_for_evaluation_runs_again(run, tmp_path):
+    write(tmp_path, "id\n1\n2\n")
+    (tmp_path / "data/test").mkdir()
+    path = write(tmp_path, "id\n3\n", "test/b.csv")
+    given = {"settings": SETTINGS.replace(split=SplitByFile()), "eval_pattern": "test/*.csv"}
+    assert run(**given) == ["COMPLETE"]
+    assert run(**given) == ["COMPLETE", "CACHED"]
+    changed = os.stat(path).st_mtime_ns
+    write(tmp_path, "id\n4\n", "test/b.csv")
+    os.utime(path, ns=(changed, changed))
+    assert run(**given)[2:] == ["COMPLETE"]
+    os.rename(path, path.with_name("c.csv"))
+    assert run(**given)[3:] == ["COMPLETE"]
+    (record,) = (tmp_path / "root/ExampleGen/examples").glob("4.lineage.json")
+    splits = {os.path.basename(file["path"]): file.get("split") for file in json.loads(record.read_text())["files"]}
+    assert splits == {"a.csv": None, "c.csv": "eval"}
+
+
+@pytest.mark.parametrize(("split", "eval_pattern"), [(SplitByFile(), None), (SETTINGS.split, "b.csv")])
+def test_split_by_file_and_eval_pattern_go_together(tmp_path, split, eval_pattern):
+    from components.example_gen import ExampleGen
+
+    with pytest.raises(ConfigError, match="give it with `split=SplitByFile\\(\\)`, and only then"):
+        ExampleGen(str(tmp_path), "a.csv", "csv", SETTINGS.replace(split=split), eval_pattern=eval_pattern)
 
 
 def test_no_file_is_an_error_before_anything_runs(run, tmp_path):

@@ -215,6 +215,9 @@ def test_rows_of_eval_files_are_the_eval_split(ingest, write):
     assert ([piece["source"] for piece in data["eval"]], len(data["pieces"])) == ([str(test)], 1)
     with pytest.raises(DataError, match="would be in both splits"):
         ingest(pattern="*.csv", eval_pattern="test.csv", **settings)
+    write("x\n3\n", "train.csv")
+    with pytest.raises(DataError, match=r"a file of `data.eval_path`, has the same content as .*train"):
+        ingest(pattern="train.csv", eval_pattern="test.csv", **settings)
 
 
 def test_eval_files_see_the_events_of_training(ingest, write):

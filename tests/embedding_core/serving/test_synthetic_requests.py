@@ -101,17 +101,26 @@ FULL = {
 }  # fmt: skip
 
 
-def test_public_rows_are_complete_real_rows_with_private_values_made_up(files):
+def test_public_rows_are_complete_with_private_values_made_up(files):
     lacking = {name: value for name, value in FULL.items() if name != "price"}
     rows = [row_of(**lacking), row_of(**FULL, label=1, other=b"x"), row_of(**{**FULL, "note": b"a longer row"})]
     shown = public_rows(CONFIG, DENSE, files, rows, 2)
     named, _ = named_inputs(columns_of(CONFIG, DENSE), shown)
     assert named["price"].tolist() == [9.5, 9.5]
-    assert named["note"].tolist() == [b"n", b"a longer row"]
+    assert (named["item"].tolist(), named["year"].tolist()) == ([b"chair", b"chair"], [2020, 2020])
     assert named["user"].tolist() == [b"synthetic-0", b"synthetic-1"]
     assert named["friend"].tolist() == [[b"synthetic-0"], [b"synthetic-1"]]
     assert b"label" not in shown[0]
     assert len(public_rows(CONFIG, DENSE, files, rows[:1], 2)) == 2
+
+
+def test_public_rows_beside_private_ones_hide_unmarked_text(files):
+    named, _ = named_inputs(columns_of(CONFIG, DENSE), public_rows(CONFIG, DENSE, files, [row_of(**FULL)], 1))
+    assert (named["note"].tolist(), named["price"].tolist()) == ([b"synthetic-0"], [9.5])
+    features = (feature("user", "users") if each.name == "user" else each for each in CONFIG.features)
+    public = CONFIG.replace(features=tuple(features))
+    named, _ = named_inputs(columns_of(public, DENSE), public_rows(public, DENSE, files, [row_of(**FULL)], 1))
+    assert named["note"].tolist() == [b"n"]
 
 
 def test_public_rows_hide_what_a_private_column_is_computed_from(files):
@@ -120,6 +129,5 @@ def test_public_rows_hide_what_a_private_column_is_computed_from(files):
     )
     config = CONFIG.replace(features=(*CONFIG.features, computed))
     named, _ = named_inputs(columns_of(config, DENSE), public_rows(config, DENSE, files, [row_of(**FULL)], 1))
-    assert named["note"].tolist() == [b"synthetic-0"]
     assert named["price"].tolist() == [1.0]
     assert named["item"].tolist() == [b"chair"]

@@ -8,7 +8,7 @@ import sys
 
 import pyarrow as pa
 import pytest
-from pyarrow import parquet
+from pyarrow import csv, parquet
 
 from components.example_gen.rows import examples
 from embedding_core.errors import DataError
@@ -139,6 +139,20 @@ def test_one_class_in_all_rows_is_a_problem(checked):
     assert ["both classes" in problem for problem in checked(csv=csv).problems] == [True]
     found = checked(csv=csv, rows=50)
     assert (["both classes" in warning for warning in found.warnings], found.problems) == ([True], ())
+    split = "split={by: column, column: bought, train: [1], eval: [0]}"
+    assert (
+        checked(split).problems[0].startswith("label 'bought' is 1 in all 100 rows of the train split that were read")
+    )
+
+
+def test_classes_are_those_of_the_rows_that_histories_leave(checked):
+    rows = [f"{user},i{time},{time},{time % 2}\n" for user in range(9) for time in range(4)]
+    histories = "{user: user, time: time, columns: {seen: item}, min_length: 2}"
+    data = f"data={{path: rows.csv, histories: {histories}}}"
+    features = "features={categorical: [item, {name: seen, multivalent: true}]}"
+    found = checked(data, features, "split={by: hash, key: user}", csv="user,item,time,bought\n" + "".join(rows))
+    assert found.problems == (), "18 rows are kept, and 18 of 36 are 1"
+    assert "label bought: '0' (18 rows), '1' (18 rows); 50.0% are positive" in found.lines
 
 
 def test_three_classes_name_the_kind(checked):
@@ -155,13 +169,33 @@ def test_wrong_encoding_is_one_error(checked, tmp_path):
 
 
 def test_rows_of_eval_path_are_for_evaluation(checked, tmp_path):
-    (tmp_path / "test.csv").write_text(CSV)
-    found = checked("data={path: rows.csv, eval_path: test.csv}")
+    test, given = tmp_path / "test.csv", "data={path: rows.csv, eval_path: test.csv}"
+    test.write_text(CSV[: CSV.index("\n", len(CSV) // 2) + 1])
+    found = checked(given)
     assert found.problems == ()
-    assert "rows: 200 for train, 200 for eval, 0 filtered out, 0 in neither split, 0 bad" in found.lines
-    (tmp_path / "test.csv").write_text(CSV.replace("bought", "sold"))
-    found = checked("data={path: rows.csv, eval_path: test.csv}")
-    assert "column 'bought' is not in every file: test.csv has none" in found.problems[0]
+    assert "rows: 200 for train, 100 for eval, 0 filtered out, 0 in neither split, 0 bad" in found.lines
+    test.write_text(CSV.replace("bought", "sold"))
+    assert "column 'bought' is not in every file: test.csv has none" in checked(given).problems[0]
+    test.write_text("item,shop,tags,price,same\na,1,a,1,x\n")
+    assert checked(given).problems[0].endswith("test.csv has none; add it there, or leave the file out.")
+    test.write_text(CSV)
+    (problem,) = checked(given).problems
+    assert problem.startswith(
+        f"{test}, a file of `data.eval_path`, has the same content as {tmp_path / 'rows.csv'}, which"
+    )
+
+
+@pytest.mark.parametrize("data_format", ["csv", "parquet"])
+def test_parts_without_rows_are_no_copies(checked, tmp_path, data_format):
+    checked()
+    rows = pa.table({"item": ["a", "b"] * 9, "price": [1.0, 2.0] * 9, "bought": [0, 1] * 9})
+    for folder, part in (("train", rows), ("test", rows[:4])):
+        (tmp_path / folder).mkdir()
+        for name, table in (("1", part), ("2", rows[:0])):
+            path = tmp_path / folder / f"{name}.{data_format}"
+            parquet.write_table(table, path) if data_format == "parquet" else csv.write_csv(table, path)
+    config = load_config(tmp_path / "my.yaml", ["data={path: train, eval_path: test}"])
+    assert check_data(config).problems == ()
 
 
 def test_file_with_a_header_alone_lacks_no_column(checked, tmp_path):

@@ -1,5 +1,6 @@
 """Tests compiled pipelines against golden files, which REFRESH_GOLDEN=1 rewrites, and the rules of each."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,17 @@ def test_spans_and_previous_artifacts_are_runtime_parameters():
     assert "importer" in spec["deploymentSpec"]["executors"]["exec-warm-start"]
     config = load_config(ROOT / TAXI_FILE, [*TAXI[1], *more])
     assert containers(spec) == {kubernetes_name(task) for task in task_names(config)}
+
+
+def test_files_for_evaluation_are_a_split_of_the_input():
+    given = ["data.eval_path=gs://example-bucket/test/*.csv", "split={by: hash}"]
+    spec = compiled(*TAXI, given, "vertex")[0]
+    given = tasks(spec)["ExampleGen"]["inputs"]["parameters"]
+    splits = json.loads(given["input_config"]["runtimeValue"]["constant"])["splits"]
+    assert splits == [{"name": "train", "pattern": "taxi/data.csv"}, {"name": "eval", "pattern": "test/*.csv"}]
+    folder = spec["root"]["inputDefinitions"]["parameters"]["data_folder"]
+    assert folder["defaultValue"] == "gs://example-bucket"
+    assert folder["description"].endswith("the files in it are taxi/data.csv, and for evaluation test/*.csv")
 
 
 def test_machine_spec_is_one_of_vertex(documents):

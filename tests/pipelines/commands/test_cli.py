@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import typer
 import yaml
 
 from embedding_core import rooms
@@ -89,6 +90,12 @@ def test_run_is_quiet_if_asked_to_or_without_a_terminal(file, monkeypatch, is_te
 def test_unknown_command_is_answered_by_the_nearest(capsys, given, words):
     assert exit_code(given) == 2
     assert words in capsys.readouterr().err
+
+
+def test_command_of_a_removed_room_is_not_suggested():
+    group = cli.InstalledCommands(name="tfx-embeddings")
+    with pytest.raises(Exception, match="there is no command 'new': see `--help`"):
+        group.resolve_command(typer.Context(group), ["new"])
 
 
 def test_run_that_pushes_nothing_is_exit_code_3(file, monkeypatch):

@@ -53,14 +53,24 @@ def test_what_changed_is_printed_by_how_much_and_if_it_is_better(work_dir, capsy
     assert code == 0
     assert words[:4] == [
         ["metric", "7", "8", "change"],
+        ["Recall@10", "0.085", "0.085", "+0", "same"],
         ["AUC", "0.91234", "0.95", "+0.03766", "better"],
         ["BinaryCrossEntropy", "0.2", "0.25", "+0.05", "worse"],
-        ["Recall@10", "0.085", "0.085", "+0", "same"],
     ]
     assert "model.arguments.hidden_units: [64, 32] -> [128]" in out
     assert "1 settings and 5 figures differ: `--all` prints them" in out
     assert "seed" not in out
     assert "warning" not in out
+
+
+def test_metrics_with_a_bound_are_first_and_then_rankings(tmp_path, capsys):
+    names = ("AUC", "Precision", "Recall", "BinaryCrossEntropy", "NDCG@10")
+    rows = [{"metric": name, "value": 0.5, "bound": "", "outcome": "no bound"} for name in names]
+    rows[3] |= {"bound": "at most 1", "outcome": "met"}
+    for version in ("7", "8"):
+        saved(tmp_path, {"version": version}, nodes=PUSHER, evaluation=rows)
+    lines = compared(capsys, tmp_path, 7, 8)[1].splitlines()
+    assert [line.split()[0] for line in lines[1:5]] == ["BinaryCrossEntropy", "NDCG@10", "AUC", "Precision"]
 
 
 def test_many_changes_are_ten_lines_of_at_most_100_letters(tmp_path, capsys):

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from components.example_gen.data_files import pieces_fact
-from embedding_core.errors import ConfigError
+from embedding_core.errors import ConfigError, DataError
 from embedding_core.storage import file_digest
 from pipelines.config import load_config
 from pipelines.previous.trained_data import (
@@ -61,6 +61,16 @@ def test_span_after_last_trained_one_is_new_and_before_it_late(config_of):
     assert arrived_spans(config, trained_on(3)).new == (4, 10)
     assert arrived_spans(config, trained_on(3, 9)) == Arrived((10,), (4,), (3,))
     assert arrived_spans(config, trained_on(3, 4, 10)).new == ()
+
+
+def test_spans_arrive_whatever_the_files_for_evaluation(config_of, tmp_path):
+    test = tmp_path / "test.csv"
+    shutil.copy(tmp_path / "days/3/rows.csv", test)
+    config = config_of(f"data.eval_path={test}", "split={by: hash}")
+    test.unlink()
+    assert arrived_spans(config, trained_on(3)).new == (4, 10), "the run says that the file is gone"
+    with pytest.raises(DataError, match="no file matches"):
+        data_of_run(config)
 
 
 def test_the_first_span_of_the_configuration_is_a_bound(config_of):

@@ -223,6 +223,20 @@ def test_command_says_where_a_row_is_and_which_models_saw_a_file(root, capsys):
     assert "pushed version 1" not in out
 
 
+def test_file_for_evaluation_trained_no_model(root, capsys):
+    for record in root.folder.glob("ExampleGen/*/*.lineage.json"):
+        data = json.loads(record.read_text())
+        data["files"].append({"path": "/data/test.csv", "size": 7, "split": "eval"})
+        record.write_text(json.dumps(data))
+    out = run(capsys, "--recorded", str(root.folder), "--forward", "test.csv")
+    assert out.splitlines() == ["test.csv: in 0 Examples, and for evaluation alone in 2"]
+    graph = read_records(str(root.folder))
+    lineage = upstream(graph, the(graph, "PushedModel", 2))
+    assert generations([lineage])[0].data == ("1.csv", "2.csv")
+    html = lineage_html(collect_page(lineage), "t")
+    assert html.count(" for evaluation") == html.count("/data/test.csv</code> for evaluation") == 1
+
+
 def test_command_tells_a_tokens_row_in_every_run_of_the_line(line, tmp_path, capsys):
     out = run(capsys, "--recorded", str(tmp_path / "line"), "--token", "company=Taxi").splitlines()
     assert [text.strip() for text in out[1:]] == [

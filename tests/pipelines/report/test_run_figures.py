@@ -1,0 +1,47 @@
+"""Tests what `compare` knows the rows of the eval split by."""
+
+import pytest
+
+from pipelines.config import config_from_mapping
+from pipelines.lineage.graph import Node
+from pipelines.report.run_figures import eval_digest
+
+VALUES = {"data": "rows.csv", "label": "bought", "features": {"categorical": ["item"]}}
+
+
+@pytest.fixture
+def digest(tmp_path):
+    """Return a function that returns the digest of a run of some settings, pieces and files for evaluation."""
+    (tmp_path / "rows.csv").write_text("item,bought\n")
+
+    def of_run(pieces="a", judged="", rows=9, **settings):
+        data = {"rows": "r", "pieces": [{"sha256": piece} for piece in pieces]}
+        data |= {"eval": [{"sha256": piece} for piece in judged]} if judged else {}
+        facts = {"data": data, "ingest": {"splits": {"train": 90, "eval": rows}}}
+        node = Node(id=1, type="Examples", uri="/e", facts=facts, producer=None, inputs=())
+        return eval_digest(config_from_mapping({**VALUES, **settings}, tmp_path), node)
+
+    return of_run
+
+
+def test_features_do_not_change_the_eval_rows(digest):
+    assert digest(features={"categorical": ["item", "shop"], "dense": ["price"]}) == digest()
+    assert digest("ab") == digest("ba")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pieces": "b"},
+        {"rows": 8},
+        {"label": {"column": "bought", "above": 3}},
+        {"split": {"by": "hash", "key": "item"}},
+        {"row_filters": [{"column": "item", "in": ["x"]}]},
+    ],
+)
+def test_data_label_split_and_filters_change_the_eval_rows(digest, changes):
+    assert digest(**changes) != digest()
+
+
+def test_files_for_evaluation_alone_are_the_eval_rows(digest):
+    assert digest("a", "t") == digest("ab", "t") != digest("a", "u")
