@@ -138,6 +138,7 @@ def certified(folder, name, authority):
         command += ["-addext", "keyUsage=keyCertSign"]  # Python 3.13 refuses an authority without it
     else:
         command += ["-CA", f"{authority}.pem", "-CAkey", f"{authority}.key", "-addext", f"subjectAltName=DNS:{name}"]
+        command += ["-addext", "basicConstraints=CA:FALSE"]  # `-x509` would make it an authority too
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
 
 

@@ -109,14 +109,14 @@ def test_a_killed_worker_changes_no_byte(cluster, rows, tmp_path):
     vocabularies = count(expected, here, WORKERS["in_memory"])
     ingest(rows, tmp_path / "warm", [*on_dask(cluster.address)])  # the workers have then loaded TFX
 
-    killing = Killing(cluster.workers[0], tmp_path / "dask/examples/1", ".staging-*/group-*.json")
+    killing = Killing(cluster.workers[0], tmp_path / "dask/examples/1", ".staging-*/Ingest-*.json")
     examples = ingest(rows, tmp_path / "dask", [*on_dask(cluster.address)])
     assert killing.killed
     assert read_content(examples.uri).digest == read_content(expected.uri).digest
 
     cluster.add_worker()
     assert count(examples, tmp_path / "whole", [*on_dask(cluster.address)]) == vocabularies
-    killing = Killing(cluster.workers[1], tmp_path / "parts/vocabularies/1", "parts/item/*")
+    killing = Killing(cluster.workers[1], tmp_path / "parts/vocabularies", "parts/item/*")
     assert count(examples, tmp_path / "parts", [*on_dask(cluster.address)], PARTS) == vocabularies
     assert killing.killed
 
