@@ -64,7 +64,7 @@ def test_label_becomes_0_and_1(label, values, positive):
 )
 def test_row_whose_label_is_no_number_to_bound_is_bad(label, value, words):
     given = {"label": {"column": "y", "above": 15}}
-    with pytest.raises(DataError, match=r"2 of 6 rows cannot be used.*\n  .*data.csv:6: " + words):
+    with pytest.raises(DataError, match=r"2 of 6 rows cannot be used.*The first: .*data.csv:6: " + words):
         label(["3", "20", value], **given)
     assert label(["3", "20", value], allowed_bad_rate=0.4, **given).values("y") == [[0.0], [0.0], [1.0], [1.0]]
 
@@ -249,5 +249,5 @@ def test_column_that_pandas_turned_into_floats(ingest, tmp_path):
     with pytest.raises(DataError, match=r"is int64 in .*float in .*`data: {whole_numbers: \[id\]}`"):
         ingest(**settings, pattern="[12].parquet")
     assert ingest(**settings, pattern="[12].parquet", whole_numbers=["id"]).values("id") == [None, [1], [2], [3]]
-    with pytest.raises(DataError, match=r"1 of 6 rows.*\n  .*row 1: column 'id': a number that is not whole"):
+    with pytest.raises(DataError, match=r"1 of 6 rows.*The first: .*row 1: column 'id': a number that is not whole"):
         ingest(**settings, whole_numbers=["id"])

@@ -2,12 +2,11 @@
 
 import pytest
 
-from tests.pipelines.serve.small_model import push_model, write_checkpoint
-
 
 @pytest.fixture(scope="module")
 def version(tmp_path_factory):
     from pipelines.serve.rest_form import Version
+    from tests.pipelines.serve.small_model import push_model
 
     folder = tmp_path_factory.mktemp("small")
     push_model(folder / "model", folder / "serving", 7)
@@ -17,5 +16,6 @@ def version(tmp_path_factory):
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory):
     from pipelines.serve.table_rows import TableRows
+    from tests.pipelines.serve.small_model import write_checkpoint
 
     return TableRows(write_checkpoint(tmp_path_factory.mktemp("tables") / "checkpoint"))
