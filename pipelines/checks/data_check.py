@@ -240,16 +240,21 @@ def _token_warnings(feature: str, name: str, separator: str | None, column: Colu
                     f"lists, give the feature `separator: {sign!r}`; without it, each whole text is one token."
                 )
                 break
-    elif separator not in column.several and values and "lists" not in column.kind:
+    elif values and "lists" not in column.kind and not _may_split(column, separator):
         yield (
             f"feature {feature!r}: `separator` is {separator!r}, and no value of column {name!r} in the rows that "
             "were read is split by it."
         )
-    if values >= _FEW and column.distinct > 0.9 * values:
+    if separator is None and values >= _FEW and column.distinct > 0.9 * values:
         yield (
             f"feature {feature!r}: {column.distinct:,} of {values:,} values of column {name!r} are different: each row "
             "of the table is trained on one example, and most future values will be unknown."
         )
+
+
+def _may_split(column: Column, separator: str) -> bool:
+    """Return whether the separator splits a value; of signs that are not looked for, in the most frequent values."""
+    return separator in column.several or any(separator.encode() in value for value, _ in column.frequent)
 
 
 def print_check(check: DataCheck) -> None:

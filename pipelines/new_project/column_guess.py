@@ -107,7 +107,7 @@ def _guess(name: str, column: Column, label: Column | None, *, whole: bool) -> G
         if once and is_whole(column) and high < _EXACT and high - low < _NUMBERED * column.rows:
             return guess("left_out", "numbers of the rows")
         return _amount(name, column)
-    personal = bool(named & _PERSONAL)
+    personal = bool(named & _PERSONAL) and column.distinct > _TWO  # is_member says nothing about who
     separator = None if once and personal else _separator(column)
     if separator is not None:
         return guess("categorical", f"several tokens in one text, between {separator!r}", separator=separator)

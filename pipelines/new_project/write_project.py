@@ -272,7 +272,10 @@ def _write(folder: Path, texts: Mapping[str, str]) -> None:
 def _check_new(folder: Path, texts: Mapping[str, str]) -> None:
     """Refuse a folder that has another file of a name of ours; ours may be there if the command was killed."""
     if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"{str(folder)!r} is a file: name a new folder for the project.")
+        raise ConfigError(
+            f"{str(folder)!r} is a file: name a new folder for the project, and give data with `--data`, such as "
+            f"`init my_project --data {folder}`."
+        )
     there = [file for file in texts if (folder / file).exists() and not _is_ours(folder / file, texts[file])]
     if there:
         raise ConfigError(f"{str(folder)!r} has {', '.join(there)} already: nothing was written; name another folder.")

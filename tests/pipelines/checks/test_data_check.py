@@ -121,6 +121,8 @@ def test_what_a_user_should_look_at_is_a_warning(checked, feature, words):
 def test_good_forms_are_not_warned_of(checked):
     assert checked("features={categorical: [{name: tags, separator: '|'}]}").warnings == ()
     assert checked("features={categorical: [shop]}", "data.whole_numbers=[shop]").warnings == ()
+    titles = "\n".join(["title,bought", *(f"the book {row},{row % 2}" for row in range(200))]) + "\n"
+    assert checked("features={categorical: [{name: title, separator: ' '}]}", csv=titles).warnings == ()
 
 
 def test_dense_codes_are_a_warning(checked):
