@@ -75,6 +75,8 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
             named = posixpath.join(input_base, pattern)
             if settings.spans is not None:
                 named = f"{named} ({describe_pieces(pieces)})"
+            if eval_pattern is not None:
+                named = f"{named} and {posixpath.join(input_base, eval_pattern)}"
             parts = 0 if settings.histories is None else number_of_parts(unpacked_bytes(files))
             train, for_eval = group_files(data.files), group_files(data.eval) if data.eval else []
             read = functools.partial(

@@ -74,6 +74,8 @@ class Sample:
       lacking: for each column that only some of these files have, the first file without the column.
       columns: the columns that were asked for and found.
       tally: what a run would count in these rows; None if a column is absent.
+      repeated: share of the rows for the eval split that are equal to a row to train on, if these are in other files.
+      unknown: the columns whose values in these files are all different from those to train on.
     """
 
     files: tuple[str, ...]
@@ -82,6 +84,8 @@ class Sample:
     lacking: dict[str, str]
     columns: dict[str, Column]
     tally: Tally | None
+    repeated: float = 0.0
+    unknown: tuple[str, ...] = ()
 
 
 def sample(
@@ -108,11 +112,14 @@ def sample(
     each = max(1, (bounds.SAMPLE_ROWS if rows is None else rows) // len(chosen))
     tally = Tally(filtered=[0] * len(settings.conditions))
     batches: list[Batch] = []
+    judged: list[Batch] = []  # of the files for the eval split
     events: list[pa.Table] = []
     ended = len(chosen) == len(files) + len(for_eval)
     for number, path in enumerate(chosen):
         rows_of_file, file_ended = _first_rows(path, data_format, present, tally.bad, each)
-        batches += [with_whole_numbers(batch, present, BadRows()) for batch in rows_of_file]
+        taken = [with_whole_numbers(batch, present, BadRows()) for batch in rows_of_file]
+        batches += taken
+        judged += taken if path in for_eval else []
         ended = ended and file_ended
         if present == settings:
             settings_of_file = settings.of_eval_files if path in for_eval else settings
@@ -126,6 +133,7 @@ def sample(
         for name in itertools.chain.from_iterable(columns_of.values())
         if name not in common
     }
+    trained = batches[: len(batches) - len(judged)]
     return Sample(
         files=tuple(chosen),
         whole=ended,
@@ -133,7 +141,24 @@ def sample(
         lacking=lacking,
         columns=columns,
         tally=tally if present == settings else None,
+        repeated=_repeated(trained, judged),
+        unknown=tuple(name for name in present.needed if judged and _are_apart(name, trained, judged)),
     )
+
+
+def _repeated(trained: Sequence[Batch], judged: Sequence[Batch]) -> float:
+    """Return the share of the rows of `judged` that are equal to a row of `trained`."""
+    seen, contents = ([row for batch in part for row in batch.content(batch.index)] for part in (trained, judged))
+    return sum(map(set(seen).__contains__, contents)) / max(1, len(contents))
+
+
+def _are_apart(name: str, trained: Sequence[Batch], judged: Sequence[Batch]) -> bool:
+    """Return whether both have values in a column, and none in common."""
+    seen, given = (
+        {value for batch in part for value in pc.unique(value_texts(batch.columns[name]).drop_null()).to_pylist()}
+        for part in (trained, judged)
+    )
+    return bool(seen and given) and seen.isdisjoint(given)
 
 
 def copies(

@@ -22,6 +22,7 @@ from pipelines.console.terminal import echo
 from pipelines.pipeline import component_inputs
 
 _LIST_SHARE = 0.3  # if at least this share of values contains a sign, it looks like a separator
+_COPIED_SHARE = 0.99  # of the rows for evaluation: more that were trained on are no coincidence
 _WIDTH = 60  # characters of a value that are shown
 _FEW = 100  # fewer rows say nothing about how often values repeat
 
@@ -33,11 +34,13 @@ class DataCheck:
     Attributes:
       lines: descriptions of files, columns and rows.
       warnings: doubtful facts that a run would accept.
+      refusals: what the quality gate will refuse every model for, however good it is.
       problems: errors that would end a run.
     """
 
     lines: tuple[str, ...]
     warnings: tuple[str, ...]
+    refusals: tuple[str, ...]
     problems: tuple[str, ...]
 
 
@@ -59,14 +62,16 @@ def check_data(config: PipelineConfig, rows: int | None = None) -> DataCheck:
     read = sample(data.files, data_format, settings, rows, data.eval)
     problems = [*map(str, copies(data, data_format, settings, functools.cache(file_digest)))]
     problems += _absent(read, settings, may_lack=data_format == "tfrecord")
-    warnings = [*_column_warnings(config, read.columns, settings)]
+    warnings = [*_column_warnings(config, read.columns, settings), *_eval_warnings(config, read, settings)]
+    refusals: list[str] = []
     uses = _uses(config)
     lines = [_files_line([*data.files, *data.eval], read, settings)]
     for name in settings.needed:
         if name in read.columns and read.columns[name].rows:
             lines.append(_line(name, uses.get(name, "read by filters or the split"), read.columns[name], config))
     if read.tally is not None:
-        problems += _row_problems(read.tally, settings, config.data.path, read.whole)
+        paths = " and ".join(filter(None, (config.data.path, config.data.eval_path)))
+        problems += _row_problems(read.tally, settings, paths, read.whole)
         lines += _tally_lines(read.tally, settings)
         if read.tally.has_too_many_bad(settings):  # what the other rows hold may follow from the bad ones
             warnings = [*_bad_warnings(read.tally, settings, read.whole)]
@@ -74,7 +79,9 @@ def check_data(config: PipelineConfig, rows: int | None = None) -> DataCheck:
             problems += _one_class(read.tally, settings)
         else:
             warnings += _one_class(read.tally, settings)
-    return DataCheck(lines=tuple(lines), warnings=tuple(warnings), problems=tuple(problems))
+        if read.whole and not problems:
+            refusals += _few_eval_rows(config, read.tally, settings)
+    return DataCheck(lines=tuple(lines), warnings=tuple(warnings), refusals=tuple(refusals), problems=tuple(problems))
 
 
 def _files_line(files: Sequence[str], read: Sample, settings: Settings) -> str:
@@ -191,6 +198,43 @@ def _one_class(tally: Tally, settings: Settings) -> Iterator[str]:
             )
 
 
+def _few_eval_rows(config: PipelineConfig, tally: Tally, settings: Settings) -> Iterator[str]:
+    """Describe the parts of the eval split that have fewer rows than the quality gate asks for."""
+    rules = config.evaluation
+    parts = [("the eval split", tally.kept["eval"], "min_rows", rules.min_rows)]
+    for name, label in settings.labels.items():
+        column = tally.summaries["eval"].get(label.data_column)
+        if label.kind != "binary" or column is None:
+            continue
+        positives = round(column.total)
+        where = f"the eval split with {f'label {name!r}' if len(settings.labels) > 1 else 'the label'}"
+        for value, rows in ((0, column.rows - positives), (1, positives)):
+            if rows or value or config.training.negatives is None:  # with drawn negatives, positives alone will do
+                key = "min_rows_per_class"
+                parts.append((f"{where} {value}", rows, key, rules.min_rows_per_class))
+    for part, rows, key, least in parts:
+        if rows < least:
+            yield (
+                f"{part} has {rows:,} rows, and `evaluation.{key}` is {least:,}, so every model will be refused: hold "
+                "out more rows, or lower it and trust the figures less."
+            )
+
+
+def _eval_warnings(config: PipelineConfig, read: Sample, settings: Settings) -> Iterator[str]:
+    """Describe what is doubtful about the rows of `data.eval_path` beside those that are trained on."""
+    if read.repeated > _COPIED_SHARE:
+        yield (
+            f"{read.repeated:.0%} of the rows of {config.data.eval_path!r} that were read are equal to rows that are "
+            "trained on, in all columns that are read: a model cannot be judged by rows that it has seen."
+        )
+    for name in read.unknown:
+        if settings.columns.get(name) == "token":
+            yield (
+                f"column {name!r} of {config.data.eval_path!r} has no value in common with the rows that are trained "
+                "on: each of its tokens will be unknown; write it the same way in all files."
+            )
+
+
 def _remedy(label: Label) -> str:
     if not label.positive:
         return ""
@@ -267,10 +311,12 @@ def print_check(check: DataCheck) -> None:
 
 
 def refuse(check: DataCheck) -> None:
-    """Raise one error with a line for every problem.
+    """Print what every model will be refused for, and raise one error with a line for every problem.
 
     Raises:
       DataError: a run would fail.
     """
+    for refusal in check.refusals:
+        echo(f"warning: {refusal}", err=True)
     if check.problems:
         raise DataError("\n".join(check.problems))

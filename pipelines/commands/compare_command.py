@@ -156,13 +156,13 @@ def _metrics(reports: Sequence[Figures], names: Sequence[str]) -> list[dict[str,
 
 
 def _other_rows(reports: Sequence[Figures]) -> Iterator[str]:
-    """Warn if the metrics of the reports are of different rows."""
+    """Warn if the metrics of the reports are of different rows, labels, weights or queries."""
     digests = [report.get("eval_digest") for report in reports]
-    settings = [[report["configuration"].get(key) for key in ("data", "split")] for report in reports]
+    settings = [[report["configuration"].get(key) for key in ("data", "sample_weight", "split")] for report in reports]
     known = [[report.get(key) for key in ("eval_rows", "labels")] for report in reports]
     if digests[0] != digests[1] if all(digests) else (settings[0], known[0]) != (settings[1], known[1]):
         counts = " and ".join(_shown(report.get("eval_rows")) for report in reports)
-        yield f"warning: the eval rows differ ({counts}), or their labels: a change may come from them"
+        yield f"warning: the eval rows differ ({counts}), or labels, weights or queries: compare with care"
 
 
 def _outcomes(reports: Sequence[Figures], names: Sequence[str]) -> Iterator[str]:

@@ -158,7 +158,7 @@ def _ready(
 
 
 def _check_data(config: PipelineConfig) -> None:
-    """Check the first rows of local data, as `validate --data` does, but print no lines and no warnings.
+    """Check the first rows of local data, as `validate --data` does; print only what every model will be refused for.
 
     Raises:
       DataError: the run would fail.

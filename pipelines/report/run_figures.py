@@ -227,7 +227,9 @@ def _files(examples: Node, split: str) -> list[str]:
 
 
 def eval_digest(config: PipelineConfig, examples: Node) -> str:
-    """Return a digest of what the rows of the eval split and their labels are chosen by; features do not change it.
+    """Return a digest of what the rows of the eval split, their labels, weights and queries are chosen by.
+
+    Features do not change it.
 
     Args:
       config: configuration of the pipeline.
@@ -239,7 +241,8 @@ def eval_digest(config: PipelineConfig, examples: Node) -> str:
         "files": sorted(piece["sha256"] for piece in files),
         "rows": (examples.facts.get("ingest") or {}).get("splits", {}).get("eval"),
         "labels": {name: [label.column, label.positive, label.above] for name, label in config.targets.items()},
-        **{key: config.to_mapping()[key] for key in ("row_filters", "split")},
+        **{key: config.to_mapping()[key] for key in ("row_filters", "sample_weight", "split")},
+        "queries": config.evaluation.protocol.to_mapping(),
     }
     if config.split.by == "leave_one_out":
         chosen["histories"] = config.to_mapping()["data"]["histories"]

@@ -45,6 +45,8 @@ def verdict(report: Report) -> str:
     bounds = [row for row in report.evaluation if row["bound"]]
     missed = [f"{row['metric']} ({row['bound']})" for row in bounds if row["outcome"] == "missed"]
     judged = "every bound is met" if bounds else "no bound was set"
+    if not push.pushed and not missed:  # by another gate
+        outcome, judged = "Refused for the reason below", ""
     if missed:
         judged = f"missed {len(missed)} of {len(bounds)} bounds: {', '.join(missed)}"
     return f"{outcome}: {'; '.join(filter(None, [headline(report), judged]))}."

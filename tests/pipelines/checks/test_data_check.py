@@ -176,6 +176,22 @@ def test_rows_of_eval_path_are_for_evaluation(checked, tmp_path):
     found = checked(given)
     assert found.problems == ()
     assert "rows: 200 for train, 100 for eval, 0 filtered out, 0 in neither split, 0 bad" in found.lines
+    (warning,) = found.warnings
+    assert warning.startswith(f"100% of the rows of '{test}' that were read are equal to rows that are trained on")
+    test.write_text(CSV.replace("\ni", "\nno i").replace(",x,0", ",x,1"))
+    found = checked(given)
+    (warning,), (refusal,) = found.warnings, found.refusals
+    assert warning == (
+        f"column 'item' of '{test}' has no value in common with the rows that are trained on: each of its tokens will "
+        "be unknown; write it the same way in all files."
+    )
+    assert refusal == (
+        "the eval split with the label 0 has 0 rows, and `evaluation.min_rows_per_class` is 10, so every model will be "
+        "refused: hold out more rows, or lower it and trust the figures less."
+    )
+    test.write_text(CSV.replace(",x,0", ",x,").replace(",x,1", ",x,"))
+    (problem,) = checked(given).problems
+    assert problem.startswith(f"{tmp_path / 'rows.csv'} and {test}: 200 of 400 rows cannot be used")
     test.write_text(CSV.replace("bought", "sold"))
     assert "column 'bought' is not in every file: test.csv has none" in checked(given).problems[0]
     test.write_text("item,shop,tags,price,same\na,1,a,1,x\n")
@@ -271,9 +287,10 @@ def test_every_format_is_looked_at_without_anything_heavy(tmp_path):
     with tf.io.TFRecordWriter(str(tmp_path / "rows.tfrecord")) as writer:
         for example in examples(columns):
             writer.write(example)
+    text = TEXT + "evaluation: {min_rows: 1, min_rows_per_class: 1}\n"
     for name in ("csv.gz", "parquet", "tfrecord"):
-        (tmp_path / f"{name}.yaml").write_text(TEXT.replace("rows.csv", f"rows.{name}"))
-    (tmp_path / "mistakes.yaml").write_text(TEXT.replace("rows.csv", "rows.parquet").replace("[", "[x_"))
+        (tmp_path / f"{name}.yaml").write_text(text.replace("rows.csv", f"rows.{name}"))
+    (tmp_path / "mistakes.yaml").write_text(text.replace("rows.csv", "rows.parquet").replace("[", "[x_"))
     command = [sys.executable, "-c", PROGRAM, "csv.gz.yaml", "parquet.yaml", "tfrecord.yaml", "mistakes.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.splitlines()[-1]) == [[0, 0, 0, 1], [False, False, True, True], []]

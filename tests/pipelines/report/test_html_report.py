@@ -222,7 +222,9 @@ def test_verdict_is_one_sentence_before_everything_else(tmp_path):
 
 def test_verdict_of_a_refusal_has_its_reason_below(tmp_path):
     report = changed(push={"pushed": False, "reason": "20% of table 'a' are zeros."}, retrieval=None, evaluation=())
-    assert verdict(report).startswith("Refused: AUC 0.9123, better than the 0.8000 of the popularity of item; no bound")
+    said = "Refused for the reason below: AUC 0.9123, better than the 0.8000 of the popularity of item."
+    bound = {"metric": "rows of the eval split", "value": 200, "bound": "at least 100", "outcome": "met"}
+    assert verdict(report) == verdict(dataclasses.replace(report, evaluation=[bound])) == said
     assert "Nothing was pushed: 20% of table &#39;a&#39;" in page(report, tmp_path).partition("<h2>")[0]
 
 

@@ -37,9 +37,11 @@ def test_features_do_not_change_the_eval_rows(digest):
         {"label": {"column": "bought", "above": 3}},
         {"split": {"by": "hash", "key": "item"}},
         {"row_filters": [{"column": "item", "in": ["x"]}]},
+        {"sample_weight": "price"},
+        {"evaluation": {"metrics": ["GroupAUC"], "user": "shop"}},
     ],
 )
-def test_data_label_split_and_filters_change_the_eval_rows(digest, changes):
+def test_what_chooses_or_weighs_rows_changes_the_eval_rows(digest, changes):
     assert digest(**changes) != digest()
 
 
