@@ -149,6 +149,7 @@ def test_events_of_whole_numbers_become_two_towers(project):
     config, text = project(rows)
     assert features(config) == ([], ["user", "item"])
     assert list(config.model.build_arguments["query_features"]) == ["user"]
+    assert 'before: "2023-11-14T22:16:00"' in text
     assert "country: guess: text, 3 distinct, 0% missing: tokens; neither tower reads it" in text
 
 
