@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 import numpy as np
@@ -23,6 +24,9 @@ _STEPS = 0.5  # squared difference of neighbours over that of any two numbers; a
 _UNEVEN = 4.0  # variance of the counts over their mean; 1 is chance
 _ALIKE = 0.3  # correlation of the counts of neighbours, from which on the order says how often a number occurs
 _ROUND = 5  # people round quantities to multiples of 5, so these occur more often than their neighbours
+_SAME = 0.7  # share of the numbers of two columns of one coding that both have
+_MOST = 1_000  # more distinct numbers are not compared
+_ENDING = re.compile(r"(id|no|number|name|key|code)\Z")  # of a word such as userid
 
 
 def word_set(text: str) -> frozenset[str]:
@@ -39,10 +43,10 @@ ITEM = word_set(
     "game recipe ad creative listing hotel restaurant business venue place poi location artikel produkt producto"
 )
 _CODE = word_set(
-    "id ids code cd zip zipcode postal postcode sku tract region district type category cat class kind version nr no "
-    "country county state city airport airline carrier station shop store seller vendor merchant brand genre author "
-    "publisher advertiser site domain app device os browser channel platform ip resource mgr manager dept department "
-    "role title job occupation employee employer company query keyword group cluster segment"
+    "id ids code cd key idx number nr no zip zipcode postal postcode sku tract region district type category cat class "
+    "kind version country county state city airport airline carrier station shop store seller vendor merchant brand "
+    "genre author publisher advertiser site domain app device os browser channel platform ip resource mgr manager dept "
+    "department role title job occupation employee employer company query keyword group cluster segment"
 )
 _CODES = _CODE | USER | ITEM
 _QUANTITY = word_set(
@@ -65,7 +69,7 @@ def words_of(name: str) -> list[str]:
 def names_in(name: str) -> frozenset[str]:
     """Return the words of a column's name, in other spellings too: `userid` gives user, `StockCode` stockcode."""
     words = words_of(name)
-    return frozenset({*words, *(word.removesuffix("id") for word in words), "".join(words)})
+    return frozenset({*words, *(_ENDING.sub("", word) for word in words), "".join(words)})
 
 
 def is_number(column: Column) -> bool:
@@ -100,7 +104,7 @@ def is_code_by_name(name: str) -> bool:
     words = [word for word in words_of(name) if not word.isdigit()]
     if not words or _is_count(words):
         return False
-    return words[0] == "id" or any(_CODES & {word, word.removesuffix("id")} for word in (words[-1], "".join(words)))
+    return words[0] == "id" or any(_CODES & {word, _ENDING.sub("", word)} for word in (words[-1], "".join(words)))
 
 
 def _is_count(words: list[str]) -> bool:
@@ -127,6 +131,44 @@ def why_codes(name: str, column: Column, label: Column | None = None) -> str | N
         uneven = _is_uneven(*np.unique(numbers[np.isfinite(numbers)], return_counts=True))
         return "some numbers are frequent and those next to them are not, as with codes" if uneven else None
     return None if ordered else "the label leaps from number to number, as with codes"
+
+
+def agreed(reasons: Mapping[str, str | None], columns: Mapping[str, Column]) -> dict[str, str | None]:
+    """Decide alike for columns of one coding: as for most of them, and for codes at a tie.
+
+    Args:
+      reasons: for each column, why its numbers are codes; None if they are not.
+      columns: the columns.
+    """
+    decided = dict(reasons)
+    for family in families({name: columns[name] for name in reasons}):
+        codes = [name for name in family if reasons[name] is not None]
+        for name in family if codes else ():
+            like = f"like {codes[0]}, which has nearly the same values: {reasons[codes[0]]}"
+            decided[name] = (reasons[name] or like) if 2 * len(codes) >= len(family) else None
+    return decided
+
+
+def families(columns: Mapping[str, Column]) -> Iterator[list[str]]:
+    """Yield the columns of one coding: names that differ only by a number, and nearly the same whole numbers."""
+    found: dict[str, list[tuple[frozenset[float], list[str]]]] = {}
+    for name, column in columns.items():
+        stem = re.sub(r"\d+", "#", name)
+        if stem == name or not is_whole(column) or column.distinct > _MOST:
+            continue
+        rows = _row_numbers(column)
+        numbers = frozenset(rows[np.isfinite(rows)].tolist())
+        near = (members for first, members in found.setdefault(stem, []) if _are_near(first, numbers))
+        members = next(near, None)
+        if members is None:
+            found[stem].append((numbers, [name]))
+        else:
+            members.append(name)
+    yield from (members for groups in found.values() for _, members in groups)
+
+
+def _are_near(first: frozenset[float], second: frozenset[float]) -> bool:
+    return len(first & second) >= _SAME * len(first | second)
 
 
 def has_trend(column: Column, label: Column) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from components.example_gen.data_files import find_files
 from components.example_gen.sampling import Column, Sample, copies, sample
@@ -14,7 +14,7 @@ from components.example_gen.tally import Tally
 from embedding_core.display import shown_token
 from embedding_core.errors import DataError, nearest
 from embedding_core.storage import file_digest
-from pipelines.checks.column_codes import why_codes
+from pipelines.checks.column_codes import agreed, families, why_codes
 from pipelines.config import PipelineConfig
 from pipelines.config.column_rules import column_uses
 from pipelines.config.sections import data_location, eval_pattern
@@ -66,7 +66,7 @@ def check_data(config: PipelineConfig, rows: int | None = None) -> DataCheck:
     refusals: list[str] = []
     uses = _uses(config)
     lines = [_files_line([*data.files, *data.eval], read, settings)]
-    for name in settings.needed:
+    for name in read.names:
         if name in read.columns and read.columns[name].rows:
             lines.append(_line(name, uses.get(name, "read by filters or the split"), read.columns[name], config))
     if read.tally is not None:
@@ -88,7 +88,10 @@ def _files_line(files: Sequence[str], read: Sample, settings: Settings) -> str:
     rows = max((column.rows for column in read.columns.values()), default=0)
     which = "all" if read.whole else "the first"
     source = f"{len(read.files)} of {len(files)} files" if len(files) > 1 else files[0]
-    return f"{which} {rows:,} rows of {source}; columns: {', '.join(map(settings.shown_name, read.names))}"
+    names = [name for name in read.names if settings.shown_name(name) == name]
+    others = len(read.names) - len(names)
+    shown = [", ".join(names)] * bool(names) + [f"{others} other{'s' * (others > 1)}"] * bool(others)
+    return f"{which} {rows:,} rows of {source}; columns: {' and '.join(shown)}"
 
 
 def _absent(read: Sample, settings: Settings, *, may_lack: bool) -> Iterator[str]:
@@ -250,15 +253,30 @@ def _column_warnings(config: PipelineConfig, columns: Mapping[str, Column], sett
     for feature in config.features.categorical:
         if feature.source in columns and not feature.after_transform:
             yield from _token_warnings(feature.name, feature.source, feature.separator, columns[feature.source])
-    for dense in config.features.dense:
-        if dense.source in columns:
-            yield from _value_warnings(dense.name, dense.source, columns[dense.source])
-            why = why_codes(dense.source, columns[dense.source], label)
-            if why is not None:
-                yield (
-                    f"feature {dense.name!r}: the whole numbers of column {dense.source!r} look like codes ({why}); a "
-                    "dense feature reads 8 as twice 4: if they are codes, move it to `features.categorical`."
-                )
+    numbers = [dense for dense in config.features.dense if dense.source in columns]
+    sources = {dense.source for dense in numbers}
+    yield from _mixed_warnings(sources, config, columns)
+    whys = agreed({name: why_codes(name, columns[name], label) for name in sources}, columns)
+    for dense in numbers:
+        yield from _value_warnings(dense.name, dense.source, columns[dense.source])
+        why = whys[dense.source]
+        if why is not None:
+            yield (
+                f"feature {dense.name!r}: the whole numbers of column {dense.source!r} look like codes ({why}); a "
+                "dense feature reads 8 as twice 4: if they are codes, move it to `features.categorical`."
+            )
+
+
+def _mixed_warnings(dense: Set[str], config: PipelineConfig, columns: Mapping[str, Column]) -> Iterator[str]:
+    """Warn of columns of one coding of which some are dense and some categorical."""
+    tokens = {feature.source for feature in config.features.categorical}
+    for family in families(columns):
+        kinds = [[name for name in family if name in kind] for kind in (dense - tokens, tokens - dense)]
+        if all(kinds):
+            yield (
+                f"columns {' and '.join(', '.join(names) for names in kinds)} have nearly the same values, but the "
+                "first are dense features and the others categorical: give all of them one kind."
+            )
 
 
 def _value_warnings(feature: str, name: str, column: Column) -> Iterator[str]:

@@ -13,6 +13,7 @@ from embedding_core.errors import ConfigError, nearest
 from pipelines.checks.column_codes import (
     ITEM,
     USER,
+    agreed,
     has_trend,
     is_code_by_name,
     is_number,
@@ -70,7 +71,9 @@ def guess_columns(columns: Mapping[str, Column], label: Column | None = None, *,
       label: the column that is predicted, by which codes are told from quantities; None if there is none.
       whole: whether these are all rows of the data.
     """
-    guesses = (_guess(name, column, label, whole=whole) for name, column in columns.items())
+    numbers = {name: column for name, column in columns.items() if is_number(column)}
+    tokens = agreed({name: _why_tokens(name, column, label) for name, column in numbers.items()}, columns)
+    guesses = (_guess(name, column, tokens.get(name, "tokens"), whole=whole) for name, column in columns.items())
     return _with_shared_vocabularies(_with_names_of_their_own(guesses))
 
 
@@ -80,7 +83,8 @@ def facts(column: Column) -> str:
     return f"{column.kind}, {column.distinct:,} distinct, {missing:.0%} missing"
 
 
-def _guess(name: str, column: Column, label: Column | None, *, whole: bool) -> Guess:
+def _guess(name: str, column: Column, tokens: str | None, *, whole: bool) -> Guess:
+    """Guess the role of a column; `tokens` says why its values are tokens, None that they are quantities."""
     named = names_in(name)
 
     def guess(role: Literal["dense", "categorical", "time", "left_out"], why: str, **options: Any) -> Guess:
@@ -94,14 +98,13 @@ def _guess(name: str, column: Column, label: Column | None, *, whole: bool) -> G
         return guess("left_out", "hardly any row has a value")
     if _is_time(named, column):
         return guess("time", "times: for `split: {by: time}`")
-    if column.frequent and all(_DATE.match(value) for value, _ in column.frequent):
+    if _is_date(column):
         return guess("left_out", "dates that a split by time cannot read; write them as 2026-01-31")
     if column.kind == "lists of floats":
         return guess("left_out", "a list of numbers per row, and these are not tokens")
     if column.kind.startswith("lists of"):
         return guess("categorical", "a list of tokens per row", multivalent=True)
     once = is_once(column)
-    tokens = _why_tokens(name, column, label) if is_number(column) else "tokens"
     if tokens is None:
         low, _, high = column.extent or (0.0, 0.0, 0.0)
         if once and is_whole(column) and high < _EXACT and high - low < _NUMBERED * column.rows:
@@ -147,6 +150,11 @@ def _is_time(named: frozenset[str], column: Column) -> bool:
     if column.kind.startswith("lists") or (column.kind != "text" and not named & _TIME):
         return False
     return bool(column.frequent) and all(_is_instant(value) for value, _ in column.frequent)
+
+
+def _is_date(column: Column) -> bool:
+    """Return whether the values are dates that are not ISO."""
+    return bool(column.frequent) and all(_DATE.match(value) for value, _ in column.frequent)
 
 
 def _is_instant(value: bytes) -> bool:
@@ -329,7 +337,12 @@ def _without_name(columns: Mapping[str, Column], guesses: Sequence[Guess]) -> La
     )
     guess = _last_of(columns, likely) or events or _last_of(columns, possible)
     if guess is None:
-        raise ConfigError("no column looks like a label: name it with `--label`, such as --label clicked.")
+        raise ConfigError(
+            f"no column of {', '.join(list(columns)[:10])} looks like a label, and no two like user and item: name the "
+            "label with `--label`, such as --label clicked; if rows are events, rename columns to user and item, or "
+            "write `label: {kind: positive}` and `model: {name: two_tower, arguments: {query_features: [USER], "
+            "candidate_features: [ITEM]}}` by hand."
+        )
     return guess
 
 
@@ -390,11 +403,13 @@ def _of_events(columns: Mapping[str, Column], guesses: Sequence[Guess]) -> Label
         for guess in guesses
         if guess.role == "categorical" and not {"separator", "multivalent"} & guess.options.keys()
     ]
+    # The user is the column of most values, which user_country is not; a session is one of many of a user.
+    tokens.sort(key=lambda name: ("session" in names_in(name), -columns[name].distinct))
     users = [name for name in tokens if names_in(name) & USER]
     items = [name for name in tokens if names_in(name) & ITEM and name not in users]
-    times = any(guess.role == "time" for guess in guesses)
+    times = any(guess.role == "time" for guess in guesses) or any(map(_is_date, columns.values()))
     if times and not (users and items) and not any(column.distinct == _TWO for column in columns.values()):
-        many = [name for name in tokens if columns[name].distinct > _FEW]
+        many = [name for name in columns if name in tokens and columns[name].distinct > _FEW]
         users, items = (many[:1], many[1:]) if len(many) == _TWO else ([], [])
     if not users or not items:
         return None

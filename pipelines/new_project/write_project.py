@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import datetime
 import json
 import math
 import os
@@ -13,6 +15,8 @@ from typing import Any
 
 import yaml
 
+from components.example_gen.sampling import Column, value_texts
+from components.example_gen.values import instant
 from embedding_core.display import printable
 from embedding_core.errors import ConfigError
 from embedding_core.storage import is_remote, whole_file
@@ -55,7 +59,7 @@ def config_text(
         *_data(path, eval_path, look, features),
         "",
         *_label(label, look),
-        *(_split(features) if eval_path is None else ()),
+        *(_split(features, look) if eval_path is None else ()),
         "",
         *_features(features, names),
         *_vocabularies(features, names, look),
@@ -118,12 +122,27 @@ def _label(label: LabelGuess, look: DataLook) -> Iterator[str]:
         yield _with_comment(f"row_filters: [{_flow(condition)}]", "guess: rows without a label teach nothing")
 
 
-def _split(features: Sequence[Guess]) -> Iterator[str]:
+def _split(features: Sequence[Guess], look: DataLook) -> Iterator[str]:
     """Suggest a split by time in a comment: the first rows do not say which moment divides all rows well."""
-    times = [guess.column for guess in features if guess.role == "time"]
-    if times:
-        example = {"by": "time", "column": times[0], "before": "2026-01-01"}
-        yield f"# A fifth of the rows is held out by chance. To hold out the latest rows: split: {_flow(example)}"
+    for column in [guess.column for guess in features if guess.role == "time"][:1]:
+        before = _late(look.columns[column])
+        if before is not None:
+            example = {"by": "time", "column": column, "before": before}
+            yield f"# A fifth of the rows is held out by chance. To hold out the latest rows: split: {_flow(example)}"
+
+
+def _late(column: Column) -> str | None:
+    """Return a day or a second before which about 80% of the rows are; None if there is none."""
+    moments = []
+    for text in (text for piece in column.pieces for text in value_texts(piece).drop_null().to_pylist()):
+        with contextlib.suppress(ValueError, OverflowError):
+            moments.append(instant(text.decode("utf-8", "replace")))
+    if not moments:  # as of times of the day
+        return None
+    moments.sort()
+    late = datetime.datetime(1970, 1, 1) + datetime.timedelta(microseconds=moments[len(moments) * 4 // 5])
+    texts = (late.date().isoformat(), late.isoformat(timespec="seconds"))
+    return next((text for text in texts if instant(text) > moments[0]), None)
 
 
 def _features(features: Sequence[Guess], names: Mapping[str, str]) -> Iterator[str]:
@@ -226,7 +245,7 @@ def write_project(folder: Path, data: str | None, label: str | None, eval_data: 
       eval_data: path of the rows for evaluation alone; None holds out rows of `data`.
 
     Returns:
-      what `validate --data` finds in the rows by the new configuration; None for the demo's.
+      what was decided and what `validate --data` finds in the rows by the new configuration; None for the demo's.
 
     Raises:
       ConfigError: a file exists already, there is no such data, no column can be a feature or a label, or `eval_data`
@@ -247,7 +266,13 @@ def write_project(folder: Path, data: str | None, label: str | None, eval_data: 
         _write(folder, texts)
     if data is None:
         return None
-    return check_data(load_config(folder / CONFIG))
+    config = load_config(folder / CONFIG)
+    check = check_data(config)
+    label = "none, rows are positive events"
+    if config.label is not None and config.label.column is not None:
+        label = f"{config.label.column} ({config.label.kind})"
+    model = "two towers" if config.model.name == "two_tower" else "ranking"
+    return dataclasses.replace(check, lines=(f"label: {label}; model: {model}", *check.lines))
 
 
 @contextlib.contextmanager

@@ -136,6 +136,14 @@ def test_dense_codes_are_a_warning(checked):
     assert "column 'shape' look like codes (the label leaps from number to number" in second
 
 
+def test_one_coding_of_two_kinds_is_a_warning(checked):
+    lines = [f"{row % 9 - 2},{row % 10 - 2},i{row % 9},{row % 2}" for row in range(200)]
+    csv = "\n".join(["X6,X7,item,bought", *lines]) + "\n"
+    (warning,) = checked("features={categorical: [item, X6], dense: [X7]}", csv=csv).warnings
+    assert warning.startswith("columns X7 and X6 have nearly the same values")
+    assert checked("features={categorical: [item], dense: [X6, X7]}", csv=csv).warnings == ()
+
+
 def test_one_class_in_all_rows_is_a_problem(checked):
     csv = CSV.replace(",0\n", ",1\n")
     assert ["both classes" in problem for problem in checked(csv=csv).problems] == [True]
@@ -236,6 +244,9 @@ def test_private_values_are_shown_as_digests(checked):
     (line,) = [line for line in found.lines if line.startswith("item ")]
     assert "sha256:" in line
     assert "i0" not in line
+    assert found.lines[0].endswith("columns: item, price, bought and 3 others")
+    assert [line.split()[0] for line in found.lines[1:4]] == ["item", "price", "bought"]
+    assert checked().lines[0].endswith("columns: item, shop, tags, price, same, bought")
 
 
 def test_first_line_of_tokens_is_hidden_if_a_column_is_private(checked):

@@ -27,6 +27,10 @@ TABLES = {
     "employee_access": "ACTION=L:0/1 RESOURCE=T:code600 MGR_ID=T:code500 ROLE_TITLE=T:code90 ROLE_FAMILY=T:code60",
     "online_retail": "StockCode=T:hex600 Quantity=X:tail99 InvoiceDate=t:date UnitPrice=X:float CustomerID=T:even300 "
     "Country=X:hex12",
+    "groceries": "Member_number=T:even300 Date=X:dash itemDescription=T:hex90",
+    "groceries_with_more": "Category=X:hex9 memberno=T:even300 Quantity=X:tail9 Date=X:dash ProductName=T:hex90",
+    "unnamed_events": "Who=T:hex300 When=X:dash What=T:hex90 Quantity=X:tail9",
+    "user_country_first": "user_country=X:hex9 userID=T:even300 item_category=X:hex9 item=T:code90",
     "book_crossing": "User-ID=T:sorted300 ISBN=T:hex900 Book-Rating=L:ten",
     "kdd_2012": "click=L:0/1 adID=T:code700 advertiserID=T:code300 depth=T:code3 position=T:code3 queryID=T:code900 "
     "userID=T:code800",
@@ -45,6 +49,7 @@ TABLES = {
     "stones": "carat=D:float y=D:float x=D:float price=L:bell5000 cut=T:hex5",
     "wages": "year=T:code9 leagueID=T:hex2 salary=L:bell5000",
     "credit": "Status=L:good|bad Home=T:hex6 Price=D:tail900",
+    "credit_card": "X6=T:code10 X7=T:code10 X8=T:code11 X9=T:code11 y=L:0/1",
     "hashed_ids": "USER_ID=T:minus300 AD=T:minus900 not_canceled=D:tail99 clicked_here=L:0/1",
 }
 ROWS = 6_000
@@ -107,8 +112,9 @@ def made(kind, rows, random):
         return [str(1_600_000_000 + 977 * row) for row in range(rows)], nothing
     if name == "date":
         return [f"2026-{row % 12 + 1:02d}-{row % 28 + 1:02d} 10:00:00" for row in range(rows)], nothing
-    if name == "slash":
-        return [f"{row % 28 + 1}/{row % 12 + 1}/2026" for row in range(rows)], nothing
+    if name in ("slash", "dash"):
+        sign = "/" if name == "slash" else "-"
+        return [f"{row % 28 + 1}{sign}{row % 12 + 1}{sign}2026" for row in range(rows)], nothing
     if name == "words":
         choices = random.choice(200, (rows, 6))
         return [" ".join(f"w{word}" for word in row) for row in choices], nothing

@@ -11,8 +11,9 @@ from pyarrow import parquet
 
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.storage import bounds
-from pipelines.checks.column_codes import is_code_by_name, is_quantity_by_name, word_set
+from pipelines.checks.column_codes import agreed, is_code_by_name, is_quantity_by_name, word_set
 from pipelines.config import load_config
+from pipelines.new_project.data_look import look_at
 from pipelines.new_project.write_project import CONFIG, template_folder, write_project
 
 pytestmark = pytest.mark.light
@@ -70,7 +71,8 @@ def test_odd_file_gets_its_dialect_and_every_column_a_reason(tmp_path):
     assert all(f"{name}" in text for name in NAMES)
     assert text.count("guess: ") >= len(NAMES)
     assert found.problems == ()
-    assert found.lines[0].startswith(f"all {ROWS - 2:,} rows")
+    assert found.lines[0] == "label: gekauft? (binary); model: ranking"
+    assert found.lines[1].startswith(f"all {ROWS - 2:,} rows")
 
 
 def test_clicks_are_told_apart_by_what_their_values_look_like(project):
@@ -78,7 +80,7 @@ def test_clicks_are_told_apart_by_what_their_values_look_like(project):
     assert features(config) == (["price"], ["user_id", "weekday", "tags"])
     assert config.label.column == "clicked"
     assert config.features.categorical[0].private
-    assert 'split: {by: time, column: created, before: "2026-01-01"}' in text
+    assert 'split: {by: time, column: created, before: "2026-01-23"}' in text
 
 
 def test_label_of_the_command_line_decides_the_task(project):
@@ -119,8 +121,23 @@ def test_known_table_gets_the_roles_of_a_hand(tmp_path, table):
     assert guessed_roles(tmp_path / "rows.csv") == roles_by_hand(table)
 
 
+def test_columns_of_one_coding_have_one_role(project):
+    """Alone, X6 is dense: it has more than ten values, and the label follows them."""
+
+    def row(n):
+        return f"{n * 7 % 11},{min(n * 7 % 11, 9)},{min(n * 5 % 11, 9)},{int(n * 7 % 11 + n % 5 > 7)}"
+
+    config, text = project(table("X6,X7,X8,bought", row, 2_000))
+    assert features(config) == ([], ["X6", "X7", "X8"])
+    assert "like X7, which has nearly the same values: few distinct values" in text
+    siblings = look_at(config.data.path).columns
+    assert set(agreed({"X6": "codes", "X7": None, "X8": None}, siblings).values()) == {None}
+
+
 def test_names_of_codes_and_of_quantities():
-    codes = word_set("userId USER_ID adID movieid StockCode zip mgr_resource item age_group ISBN queryID user channel")
+    codes = word_set(
+        "userId USER_ID Member_number itemname adID StockCode zip mgr_resource item age_group ISBN queryID user channel"
+    )
     quantities = word_set("user_age num_items item_price days_since_visit capital-gain hours-per-week views n_users")
     assert {name for name in codes | quantities if is_code_by_name(name)} == codes
     assert {name for name in codes | quantities if is_quantity_by_name(name)} == quantities
@@ -132,6 +149,7 @@ def test_events_of_whole_numbers_become_two_towers(project):
     config, text = project(rows)
     assert features(config) == ([], ["user", "item"])
     assert list(config.model.build_arguments["query_features"]) == ["user"]
+    assert 'before: "2023-11-14T22:16:00"' in text
     assert "country: guess: text, 3 distinct, 0% missing: tokens; neither tower reads it" in text
 
 
@@ -242,6 +260,12 @@ def test_project_from_parquet_with_every_kind_of_column(tmp_path):
         ("a.csv", "", None, "no header"),
         ("a.csv", "shop,label\n", None, "no rows"),
         ("a.csv", 'shop,label\n"s1,0\ns2,1\n', None, r"no row can be read(.|\n)*a\.csv:2: malformed CSV: .*quotes"),
+        (
+            "a.csv",
+            table("a,b", lambda n: f"a{n % 60},b{n % 70}"),
+            None,
+            "of a, b looks like .* `--label`.*kind: positive",
+        ),
         ("a.csv", "price,label\n1.5,0\n2.5,1\n3.25,0\n", None, "needs at least one"),
         ("a.csv", table("shop,label", lambda n: f"s{n % 9},{n % 2}"), "lable", "did you mean 'label'"),
         ("a.csv", table("shop,label", lambda n: f"s{n % 9},1"), "label", "'label' has one value in all 200 rows"),
