@@ -4,6 +4,7 @@ import base64
 import contextlib
 import http.client
 import json
+import os
 import select
 import shutil
 import socket
@@ -323,4 +324,10 @@ def test_port_in_use_is_one_error(command, capsys):
 def test_folder_without_a_version_is_one_error(small):
     empty = load_config(f"{small.work_dir}/../../my.yaml", [f"work_dir={small.work_dir}2"])
     with pytest.raises(ConfigError, match=r"has no version: push one with `tfx-embeddings run`"):
+        LookServer(empty, 0)
+    for moment, name in enumerate(("refused-20260102T030406", "7", "refused-20260102T030405")):
+        report = Path(empty.work_dir, "reports", name)
+        report.mkdir(parents=True)
+        os.utime(report, (moment, moment))
+    with pytest.raises(ConfigError, match=r"the last run was refused, and '.*/refused-20260102T030405' says why; push"):
         LookServer(empty, 0)
