@@ -122,7 +122,9 @@ def predict(version: Version, request: Any) -> Json:
     specs, by_rows = version.inputs[name], "instances" in request
     given = _columns_of(request["instances"], name, specs) if by_rows else _columns(request["inputs"], name, specs)
     tensors = {key: _tensor(key, given[key], spec) for key, spec in specs.items()}
-    outputs = {key: _json(value.tolist(), key.endswith("_bytes")) for key, value in version.call(name, tensors).items()}
+    outputs = {
+        key: rest_values(value.tolist(), key.endswith("_bytes")) for key, value in version.call(name, tensors).items()
+    }
     only = next(iter(outputs.values())) if len(outputs) == 1 else None
     if not by_rows:
         return {"outputs": outputs if only is None else only, "model_version": str(version.number)}
@@ -199,10 +201,10 @@ def _decoded(value: Any, dtype: tf.DType) -> Any:
     return base64.b64decode(value[_B64], validate=True)
 
 
-def _json(value: Any, binary: bool) -> Any:
+def rest_values(value: Any, binary: bool = False) -> Any:
     """Return JSON values; bytes are base64 if the output is `binary`, or if they are not UTF-8."""
     if isinstance(value, list):
-        return [_json(item, binary) for item in value]
+        return [rest_values(item, binary) for item in value]
     if not isinstance(value, bytes):
         return value
     try:
