@@ -82,12 +82,12 @@ def collect_report(
     run = RunDescription.load(by_type["ModelRun"].uri)
     graph, tokens = by_type["TransformGraph"].uri, by_type["components.Vocabularies"].uri
     history = read_json(os.path.join(by_type["ModelRun"].uri, "history.json"))
-    eval_files = files_of(by_type["Examples"], "eval")
+    eval_files = split_files(by_type["Examples"], "eval")
     compared = known_quality(reports, runs, result.version)
     if compared is None:
         scores, rows = compare_with_baselines(
             sources_of_run(run, transform_graph=graph).inputs(tokens, run.vocabularies),
-            train_files=files_of(by_type["Examples"], "train"),
+            train_files=split_files(by_type["Examples"], "train"),
             eval_files=eval_files,
             model_folder=os.path.join(by_type["Model"].uri, "Format-Serving"),
             candidate=_candidate(config.training),
@@ -221,7 +221,7 @@ def _advice(history: Figures) -> str:
     return "Its eval loss no longer changed: longer training does not help; use other features, dims or rates."
 
 
-def files_of(examples: Node, split: str) -> list[str]:
+def split_files(examples: Node, split: str) -> list[str]:
     """List the files of a split."""
     folder = os.path.join(examples.uri, f"Split-{split}")
     return sorted(os.path.join(folder, name) for name in os.listdir(folder))

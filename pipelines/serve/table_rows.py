@@ -28,7 +28,7 @@ from embedding_core.vocabulary import Vocabulary
 from pipelines.config import PipelineConfig
 from pipelines.lineage.graph import Node
 from pipelines.previous.finished_trainings import FinishedTrainings, Training, finished_trainings
-from pipelines.report.run_figures import files_of, shown_inputs
+from pipelines.report.run_figures import shown_inputs, split_files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,6 +200,6 @@ def _sample(trainings: FinishedTrainings, run: Node) -> Mapping[str, npt.NDArray
         return {}
     try:
         described = RunDescription.load(run.uri)
-        return shown_inputs(described, graph.uri, vocabularies.uri, files_of(examples, "eval"))
-    except (OSError, EmbeddingError, tf.errors.OpError):
+        return shown_inputs(described, graph.uri, vocabularies.uri, split_files(examples, "eval"))
+    except (OSError, ValueError, EmbeddingError, tf.errors.OpError):
         return {}
