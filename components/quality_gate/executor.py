@@ -23,6 +23,7 @@ from embedding_core.evaluation import (
     own_checks,
     score_labels,
 )
+from embedding_core.model_inputs import is_two_tower
 from embedding_core.quality_rules import GATE_METRICS, QUALITY_FILE, Rules
 from embedding_core.schema import Json
 from embedding_core.training.finished_run import restore_run
@@ -70,7 +71,8 @@ def _measure(
     counts = count_split(inputs, held_out)
     progress.report("QualityGate", 1, 3, unit="steps", detail="comparing with a constant")
     labels = score_labels(run, inputs, train_files=train, eval_files=held_out)
-    progress.report("QualityGate", 2, 3, unit="steps", detail="measuring retrieval")
+    judging = "measuring retrieval" if is_two_tower(run.model) else "applying the rules"
+    progress.report("QualityGate", 2, 3, unit="steps", detail=judging)
     seed = int(execution.properties.get(keys.SEED) or 0)
     retrieval = measure_retrieval(
         run,

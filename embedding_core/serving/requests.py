@@ -72,7 +72,10 @@ def _values(
             values[column.name] = _made_up(column.dtype, count)
         else:
             tokens = _first_tokens(vocabularies[table.vocabulary], count)
-            values[column.name] = [_value(column, token) for token in tokens] or _made_up(column.dtype, count)
+            try:
+                values[column.name] = [_value(column, token) for token in tokens] or _made_up(column.dtype, count)
+            except ValueError:  # a token of a text column, which shares the vocabulary with a column of numbers
+                values[column.name] = _made_up(column.dtype, count)
     return values
 
 

@@ -17,11 +17,19 @@ from embedding_core.errors import ConfigError
 PLAIN: Any = {"markup": False, "soft_wrap": True}
 """Options for lines with paths and messages: brackets are not markup, and long lines are not broken, for copying."""
 
-_LAYOUT = "\n\t"
+_LAYOUT, _UNLIMITED = "\n\t", 10_000
 
 
 class SafeConsole(Console):
-    """A rich Console that escapes control characters in every text, cells of tables included."""
+    """A rich Console that escapes control characters in every text, cells of tables included.
+
+    Without a terminal, nothing limits the width, except COLUMNS of the environment.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        if not (self.is_terminal or "width" in options or "COLUMNS" in os.environ):
+            self.width = _UNLIMITED
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Render text as `rich.console.Console.render_str` does, with its control characters escaped."""

@@ -82,12 +82,12 @@ def collect_report(
     run = RunDescription.load(by_type["ModelRun"].uri)
     graph, tokens = by_type["TransformGraph"].uri, by_type["components.Vocabularies"].uri
     history = read_json(os.path.join(by_type["ModelRun"].uri, "history.json"))
-    eval_files = _files(by_type["Examples"], "eval")
+    eval_files = split_files(by_type["Examples"], "eval")
     compared = known_quality(reports, runs, result.version)
     if compared is None:
         scores, rows = compare_with_baselines(
             sources_of_run(run, transform_graph=graph).inputs(tokens, run.vocabularies),
-            train_files=_files(by_type["Examples"], "train"),
+            train_files=split_files(by_type["Examples"], "train"),
             eval_files=eval_files,
             model_folder=os.path.join(by_type["Model"].uri, "Format-Serving"),
             candidate=_candidate(config.training),
@@ -221,7 +221,8 @@ def _advice(history: Figures) -> str:
     return "Its eval loss no longer changed: longer training does not help; use other features, dims or rates."
 
 
-def _files(examples: Node, split: str) -> list[str]:
+def split_files(examples: Node, split: str) -> list[str]:
+    """List the files of a split."""
     folder = os.path.join(examples.uri, f"Split-{split}")
     return sorted(os.path.join(folder, name) for name in os.listdir(folder))
 
@@ -443,11 +444,8 @@ def _request_text(
       by_type: artifacts of the run, by type.
       eval_files: files of the eval split.
     """
-    dense = sources_of_run(run, transform_graph=by_type["TransformGraph"].uri).of_features()
-    folder = by_type["components.Vocabularies"].uri
-    files = {name: os.path.join(folder, f"{name}.txt") for name in run.vocabularies}
-    rows: list[bytes] = next((rows.numpy().tolist() for _, rows in batches_once(eval_files, _CHOSEN_FROM)), [])
-    named, _ = named_inputs(columns_of(run.config, dense), public_rows(run.config, dense, files, rows, _REQUEST_ROWS))
+    graph, folder = by_type["TransformGraph"].uri, by_type["components.Vocabularies"].uri
+    named = shown_inputs(run, graph, folder, eval_files)
     signature, wanted = _signature(os.path.join(by_type["Model"].uri, "Format-Serving", "saved_model.pb"))
     given = {name: value for name, value in named.items() if name in wanted}
     answers = _ANSWERS.get(signature, [prediction_name(run.tasks, task) for task in run.tasks])
@@ -468,6 +466,23 @@ def _request_text(
     )
 
 
+def shown_inputs(
+    run: RunDescription, transform_graph: str, vocabularies: str, eval_files: Sequence[str]
+) -> dict[str, npt.NDArray[Any]]:
+    """Return the named tensors of rows of the eval split that a request may show.
+
+    Args:
+      run: `training.json` of the ModelRun.
+      transform_graph: folder of the TransformGraph.
+      vocabularies: folder of the Vocabularies.
+      eval_files: files of the eval split.
+    """
+    dense = sources_of_run(run, transform_graph=transform_graph).of_features()
+    files = {name: os.path.join(vocabularies, f"{name}.txt") for name in run.vocabularies}
+    rows: list[bytes] = next((rows.numpy().tolist() for _, rows in batches_once(eval_files, _CHOSEN_FROM)), [])
+    return named_inputs(columns_of(run.config, dense), public_rows(run.config, dense, files, rows, _REQUEST_ROWS))[0]
+
+
 def _signature(saved_model: str) -> tuple[str, Collection[str]]:
     """Return the signature of a SavedModel that a request asks, and the names of its inputs."""
     with open(saved_model, "rb") as file:
@@ -481,8 +496,13 @@ def _literal(value: npt.NDArray[Any]) -> str:
     if value.dtype == object:
         return repr([_decoded(item) for item in value.tolist()])
     if value.dtype == np.float32:
-        return repr(value.astype(str).astype(np.float64).tolist())  # with the digits that tell it from other float32
+        return repr(json_values(value))
     return f"{value.tolist()!r}, tf.{value.dtype.name}"
+
+
+def json_values(value: npt.NDArray[Any]) -> Any:
+    """Return the values of an array, float32 with the digits that tell it from other float32."""
+    return (value.astype(str).astype(np.float64) if value.dtype == np.float32 else value).tolist()
 
 
 def _decoded(value: Any) -> Any:

@@ -12,6 +12,7 @@ import sys
 import threading
 import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from typing_extensions import Self
@@ -22,6 +23,7 @@ from embedding_core.schema import Json
 from embedding_core.storage import exists
 from pipelines.config import PipelineConfig
 from pipelines.console.terminal import echo
+from pipelines.local.work_dir import REPORTS
 from pipelines.serve.page import page_html
 from pipelines.serve.rest_form import RequestError, Version, json_of, predict, status
 from pipelines.serve.table_rows import TableRows, tables_of_version
@@ -77,7 +79,10 @@ class LookServer(ThreadingHTTPServer):
         try:
             number = self._newest()
             if number is None:
-                raise ConfigError(f"{config.push_destination!r} has no version: push one with `tfx-embeddings run`.")
+                raise ConfigError(
+                    f"{config.push_destination!r} has no version: {_last_refusal(config)}push one with "
+                    "`tfx-embeddings run`."
+                )
             self.version = Served(config, number)
         except BaseException:
             self.server_close()
@@ -147,6 +152,13 @@ class LookServer(ThreadingHTTPServer):
         if (model, int(number)) != (name, served.number):
             raise RequestError(f"version {number} of {model!r} is not served: {served.number} of {name!r} is.", 404)
         return predict(served, json_of(body)) if method == "POST" else status(served, name)
+
+
+def _last_refusal(config: PipelineConfig) -> str:
+    """Say where the reason is if the last run that finished was refused; else ""."""
+    reports = Path(config.work_dir, REPORTS)
+    last = max(reports.iterdir(), key=os.path.getmtime, default=reports) if reports.is_dir() else reports
+    return f"the last run was refused, and {str(last)!r} says why; " if last.name.startswith("refused-") else ""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -14,7 +14,8 @@ from embedding_core.columns import input_name
 from embedding_core.display import shown_token
 from embedding_core.errors import EmbeddingError
 from embedding_core.schema import Json
-from pipelines.serve.rest_form import Version, describe_inputs, json_of, predict
+from pipelines.report.run_figures import json_values
+from pipelines.serve.rest_form import Version, describe_inputs, json_of, predict, rest_values
 from pipelines.serve.table_rows import TableRows
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ def _masked(value: Any) -> Any:
 def sample_request(version: Version, tables: TableRows) -> Json:
     """Make a request for the best candidates if the model has a signature for it, else for a row of raw columns.
 
-    Public columns get the first token of their vocabulary, other texts are empty, and other numbers are 1.
+    The row is the first that the report shows. Without it, public columns get the first token of their vocabulary,
+    other texts are empty, and other numbers are 1.
     """
     name = next((key for key in ("top_k", "raw") if key in version.inputs), min(version.inputs))
     public = version.facts.get("public", {}).get("columns", ())
@@ -96,13 +98,23 @@ def sample_request(version: Version, tables: TableRows) -> Json:
         for feature in tables.config.features
         if feature.column is not None and feature.column.name in public and not feature.column.after_transform
     }
-    specs = version.inputs[name].items()
-    return {"signature_name": name, "instances": [{key: _value(spec, tokens.get(key)) for key, spec in specs}]}
+    specs, sample = version.inputs[name], tables.sample
+    if specs.keys() <= sample.keys():
+        row = {key: rest_values(json_values(value[:1]))[0] for key, value in sample.items() if key in specs}
+    else:
+        names = dict.fromkeys([*(key for key in tokens if key in specs), *sorted(specs)])
+        row = {key: _value(specs[key], tokens.get(key)) for key in names}
+    return {"signature_name": name, "instances": [row]}
 
 
 def _value(spec: tf.TensorSpec, token: str | None) -> Any:
     """Make a value of a column for one row: a list if the column is multivalent."""
-    value: Any = (token or "") if spec.dtype == tf.string else spec.dtype.as_numpy_dtype(token or 1).item()
+    value: Any = token or ""
+    if spec.dtype != tf.string:
+        try:
+            value = spec.dtype.as_numpy_dtype(token or 1).item()
+        except (ValueError, OverflowError):  # the token is of a text column, which shares the vocabulary
+            value = spec.dtype.as_numpy_dtype(1).item()
     return value if spec.shape.rank == 1 else [value]
 
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from components.pusher.served import manifest_facts
@@ -19,7 +21,7 @@ from embedding_core.errors import ConfigError, EmbeddingError
 from embedding_core.schema import Json
 
 _B64 = "b64"
-_LONGEST_REASON = 1000
+_LONGEST_REASON, _LONGEST_NUMBER = 1000, 40
 _NO_REASON = re.compile(r"Graph execution error|Detected at node|<stack traces|Node: |\d+ root error|\s*(File |\[\[|$)")
 """Lines of TensorFlow's errors that say where something is wrong, or nothing."""
 
@@ -80,12 +82,28 @@ def json_of(body: bytes | str) -> Any:
     """Read JSON.
 
     Raises:
-      RequestError: it is not JSON.
+      RequestError: it is not JSON, has a key twice in an object, or a number that no float64 holds.
     """
     try:
-        return json.loads(body)
+        return json.loads(body, parse_float=_finite, object_pairs_hook=_object)
+    except RequestError:
+        raise
     except (ValueError, RecursionError) as error:
         raise RequestError(f"the request is not JSON: {error}.") from error
+
+
+def _finite(text: str) -> float:
+    if math.isinf(number := float(text)):
+        raise RequestError(f"the request has the number {text[:_LONGEST_NUMBER]}: it is too large; write Infinity.")
+    return number
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> Json:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        twice = next(key for place, (key, _) in enumerate(pairs) if key in dict(pairs[:place]))
+        raise RequestError(f"the request has the key {twice[:_LONGEST_REASON]!r} twice in an object: give it once.")
+    return values
 
 
 def predict(version: Version, request: Any) -> Json:
@@ -104,7 +122,9 @@ def predict(version: Version, request: Any) -> Json:
     specs, by_rows = version.inputs[name], "instances" in request
     given = _columns_of(request["instances"], name, specs) if by_rows else _columns(request["inputs"], name, specs)
     tensors = {key: _tensor(key, given[key], spec) for key, spec in specs.items()}
-    outputs = {key: _json(value.tolist(), key.endswith("_bytes")) for key, value in version.call(name, tensors).items()}
+    outputs = {
+        key: rest_values(value.tolist(), key.endswith("_bytes")) for key, value in version.call(name, tensors).items()
+    }
     only = next(iter(outputs.values())) if len(outputs) == 1 else None
     if not by_rows:
         return {"outputs": outputs if only is None else only, "model_version": str(version.number)}
@@ -147,7 +167,10 @@ def _columns(
 
 def _tensor(name: str, value: Any, spec: tf.TensorSpec) -> tf.Tensor:
     try:
-        tensor = tf.constant(_decoded(value), spec.dtype)
+        given = _decoded(value, spec.dtype)
+        tensor = tf.constant(given, spec.dtype)
+        if spec.dtype.is_floating and (np.isinf(tensor) & ~np.isinf(np.asarray(given, np.float64))).any():
+            raise ValueError("a number in it is too large; write Infinity")
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise RequestError(f"input {name!r} must be {_kind(spec)}: {_reason(str(error))}") from error
     if not spec.shape.is_compatible_with(tensor.shape):
@@ -165,10 +188,12 @@ def describe_inputs(specs: Mapping[str, tf.TensorSpec]) -> str:
     return "; ".join(f"{name}: {_kind(spec)}" for name, spec in sorted(specs.items())) or "nothing"
 
 
-def _decoded(value: Any) -> Any:
-    """Replace `{"b64": ...}` by bytes, in nested lists."""
+def _decoded(value: Any, dtype: tf.DType) -> Any:
+    """Replace `{"b64": ...}` by bytes, in nested lists; TensorFlow would take a bool for a number."""
     if isinstance(value, list):
-        return [_decoded(item) for item in value]
+        return [_decoded(item, dtype) for item in value]
+    if isinstance(value, bool) and dtype != tf.bool:
+        raise ValueError(f"{json.dumps(value)} in it is a bool")
     if not isinstance(value, dict):
         return value
     if value.keys() != {_B64} or not isinstance(value[_B64], str):
@@ -176,10 +201,10 @@ def _decoded(value: Any) -> Any:
     return base64.b64decode(value[_B64], validate=True)
 
 
-def _json(value: Any, binary: bool) -> Any:
+def rest_values(value: Any, binary: bool = False) -> Any:
     """Return JSON values; bytes are base64 if the output is `binary`, or if they are not UTF-8."""
     if isinstance(value, list):
-        return [_json(item, binary) for item in value]
+        return [rest_values(item, binary) for item in value]
     if not isinstance(value, bytes):
         return value
     try:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import tensorflow as tf
 
 from embedding_core.checkpoint import BundleReader, verify
 from embedding_core.checkpoint.bundle import Rows
@@ -19,11 +21,14 @@ from embedding_core.checkpoint.remap import checkpoint_vocabularies
 from embedding_core.checkpoint.summary import name_of_row
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.display import shown_token
-from embedding_core.errors import ConfigError, nearest
+from embedding_core.errors import ConfigError, EmbeddingError, nearest
 from embedding_core.schema import Json
+from embedding_core.training.finished_run import RunDescription
 from embedding_core.vocabulary import Vocabulary
 from pipelines.config import PipelineConfig
-from pipelines.previous.finished_trainings import Training, finished_trainings
+from pipelines.lineage.graph import Node
+from pipelines.previous.finished_trainings import FinishedTrainings, Training, finished_trainings
+from pipelines.report.run_figures import shown_inputs, split_files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,9 +55,10 @@ class TableRows:
 
     Attributes:
       config: the tables and features.
+      sample: inputs of rows of the eval split that a request may show; empty if they are gone.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, sample: Mapping[str, npt.NDArray[Any]] | None = None) -> None:
         """Verify an embedding checkpoint.
 
         Raises:
@@ -62,6 +68,7 @@ class TableRows:
         self.config: EmbeddingConfig = manifest.config
         self._reader = BundleReader(os.path.join(folder, BUNDLE))
         self._vocabularies = checkpoint_vocabularies(folder, manifest)
+        self.sample = sample or {}
 
     def table(self, name: str) -> TableConfig:
         """Return a table.
@@ -182,4 +189,17 @@ def tables_of_version(config: PipelineConfig, number: int, facts: Json) -> Table
             f"version {number} is of a training that the metadata of {config.name!r} does not know: restore the "
             "metadata, or give the configuration that pushed it."
         )
-    return TableRows(trainings.checkpoint_of(Training(run, f"version {number}")).uri)
+    return TableRows(trainings.checkpoint_of(Training(run, f"version {number}")).uri, _sample(trainings, run))
+
+
+def _sample(trainings: FinishedTrainings, run: Node) -> Mapping[str, npt.NDArray[Any]]:
+    """Return the inputs that the report of a training shows; nothing if its files are gone."""
+    graph = next(trainings.transform_graphs_of(run), None)
+    vocabularies, examples = trainings.vocabularies_of(run), trainings.examples_of(run)
+    if graph is None or vocabularies is None or examples is None:
+        return {}
+    try:
+        described = RunDescription.load(run.uri)
+        return shown_inputs(described, graph.uri, vocabularies.uri, split_files(examples, "eval"))
+    except (OSError, ValueError, EmbeddingError, tf.errors.OpError):
+        return {}

@@ -130,6 +130,15 @@ def test_bound_of_minus_one_accepts_it(zeros, tmp_path):
     assert is_blessed(blessing)
 
 
+@pytest.mark.parametrize(("towers", "words"), [(True, "measuring retrieval"), (False, "applying the rules")])
+def test_progress_says_what_is_done(good, tmp_path, monkeypatch, towers, words):
+    said = []
+    monkeypatch.setattr("components.progress.report", lambda *_, detail="", **__: said.append(detail))
+    monkeypatch.setattr("components.quality_gate.executor.is_two_tower", lambda model: towers)
+    judge(good, tmp_path)
+    assert said[-1] == words
+
+
 def test_six_rows_are_refused(good, tmp_path):
     write_split(tmp_path / "examples", list(rows()))
     write_split(tmp_path / "examples", list(rows())[:6], "eval")

@@ -76,8 +76,9 @@ def test_column_of_a_private_and_a_plain_feature_is_private(files):
 
 
 @pytest.mark.parametrize(("dtype", "kind"), [("string", bytes), ("int64", int), ("float32", float)])
-def test_empty_vocabulary_gets_made_up_tokens(tmp_path, dtype, kind):
-    files = write_tokens(tmp_path, {"v": []})
+@pytest.mark.parametrize("tokens", [[], [b"abc"]])
+def test_vocabulary_without_a_fitting_token_gets_made_up_ones(tmp_path, dtype, kind, tokens):
+    files = write_tokens(tmp_path, {"v": tokens})
     config = EmbeddingConfig(
         tables=(TableConfig(name="v", vocabulary="v", vocabulary_size=1, dim=2, oov_rows=1),),
         features=(feature("f", "v", dtype=dtype),),

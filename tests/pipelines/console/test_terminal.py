@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.table import Table
 
-from pipelines.console.terminal import PLAIN, SafeConsole, echo
+from pipelines.console.terminal import PLAIN, SafeConsole, echo, print_table
 
 pytestmark = pytest.mark.light
 
@@ -29,6 +29,14 @@ def test_console_escapes_cells_and_titles_of_tables():
     text = printed(table)
     assert text.count(SHOWN) == 3
     assert not set("\x1b\x07\x9b\r") & set(text)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_table_has_all_columns_if_there_is_no_terminal(monkeypatch, terminal):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    file = io.StringIO()
+    print_table(SafeConsole(file=file, force_terminal=terminal), "", [{"metric": "m" * 90, "bound": "at least 0.9"}])
+    assert ("at least 0.9" in file.getvalue()) is not terminal
 
 
 def test_echo_escapes_all_but_line_breaks(capsys):

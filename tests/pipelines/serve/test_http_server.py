@@ -1,9 +1,13 @@
 """Tests `serve` over HTTP: a trained model's answers to the bit, errors, newer versions, the command and its end."""
 
+import ast
 import base64
 import contextlib
+import html
 import http.client
 import json
+import os
+import re
 import select
 import shutil
 import socket
@@ -213,6 +217,14 @@ def test_request_of_the_page_is_answered(days):
     assert (code, page.count("&#34;logit&#34;")) == (200, 2)
 
 
+def test_page_offers_the_row_that_the_report_shows(days, ranking_days):
+    request = json.loads(html.unescape(re.search(r"(?s)<textarea.*?>(.*)</textarea>", ask(days, "/")[1])[1]))
+    query = ranking_days.reports[-1].query
+    shown = re.findall(r'"(\w+)": tf.constant\((.*)\),  #', query)
+    assert list(request["instances"][0].items()) == [(name, ast.literal_eval(value)[0]) for name, value in shown]
+    assert ask(days, "/v1/models/my:predict", request)[0] == 200
+
+
 def test_two_tower_offers_a_request_for_top_k(two_tower):
     with serving(two_tower.config()) as server:
         code, page = ask(server, "/")
@@ -224,10 +236,18 @@ def test_two_tower_offers_a_request_for_top_k(two_tower):
 
 
 def test_newer_version_takes_over_while_requests_are_answered(small, tmp_path, capsys):
-    """No request fails, and each is answered by the version that it names."""
+    """No request fails, and each is answered to the bit by the version that it names, also after a rollback."""
     base = small.push_destination
-    request, seen = {"inputs": ["abc"]}, []
+    request, seen, expected = {"inputs": ["abcd"]}, [], {}
+
+    def taken_over(server, number):
+        wait_for(server, number)
+        signature = tf.saved_model.load(f"{base}/{number}").signatures["serving_default"]
+        expected[str(number)] = signature(examples=tf.constant(request["inputs"]))["length"].numpy().tobytes()
+        seen.append(ask(server, "/v1/models/my:predict", request))
+
     with serving(small) as server:
+        taken_over(server, 7)
         done = threading.Event()
 
         def keep_asking():
@@ -237,19 +257,19 @@ def test_newer_version_takes_over_while_requests_are_answered(small, tmp_path, c
         threads = [threading.Thread(target=keep_asking) for _ in range(2)]
         for thread in threads:
             thread.start()
-        for number, added in ((8, 1.0), (9, 2.0)):
+        for number, added in ((8, 0.1), (9, 0.7)):
             push_model(tmp_path / f"model{number}", base, number, added)
-            wait_for(server, number)
+            taken_over(server, number)
         copy = roll_back(base).version
         keep_newest(base, 1)
-        wait_for(server, copy)
+        taken_over(server, copy)
         done.set()
         for thread in threads:
             thread.join()
-    expected = {"7": [1.0], "8": [2.0], "9": [3.0], str(copy): [2.0]}
     assert {code for code, _ in seen} == {200}
-    assert all(answer["outputs"] == expected[answer["model_version"]] for _, answer in seen)
-    assert len({answer["model_version"] for _, answer in seen}) > 2
+    given = {(answer["model_version"], np.array(answer["outputs"], np.float32).tobytes()) for _, answer in seen}
+    assert given == {*expected.items()}
+    assert (expected[str(copy)], len({*expected.values()})) == (expected["8"], 3)
     assert "version 8\nversion 9\n" in capsys.readouterr().out
 
 
@@ -323,4 +343,10 @@ def test_port_in_use_is_one_error(command, capsys):
 def test_folder_without_a_version_is_one_error(small):
     empty = load_config(f"{small.work_dir}/../../my.yaml", [f"work_dir={small.work_dir}2"])
     with pytest.raises(ConfigError, match=r"has no version: push one with `tfx-embeddings run`"):
+        LookServer(empty, 0)
+    for moment, name in enumerate(("refused-20260102T030406", "7", "refused-20260102T030405")):
+        report = Path(empty.work_dir, "reports", name)
+        report.mkdir(parents=True)
+        os.utime(report, (moment, moment))
+    with pytest.raises(ConfigError, match=r"the last run was refused, and '.*/refused-20260102T030405' says why; push"):
         LookServer(empty, 0)

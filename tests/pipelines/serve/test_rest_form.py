@@ -94,6 +94,16 @@ def test_signature_without_inputs_answers_columns_alone(version):
         ({"instances": [ROWS[0], {"item": ["a"]}], "signature_name": "raw"}, "row 1 of `instances`"),
         ({"inputs": {**RAW, "number": [1.5]}, "signature_name": "raw"}, "input 'number' must be int64"),
         ({"inputs": {**RAW, "number": [2**63]}, "signature_name": "raw"}, "input 'number' must be int64"),
+        (
+            {"inputs": {**RAW, "number": [True]}, "signature_name": "raw"},
+            "'number' must be int64 .*: true in it is a bool",
+        ),
+        ({"inputs": {**RAW, "price": [False]}, "signature_name": "raw"}, "'price' must be float32 .*: false in it is"),
+        (
+            {"inputs": {**RAW, "price": [1e39]}, "signature_name": "raw"},
+            "'price' must be float32 .*: a number in it is too",
+        ),
+        ({"inputs": {**RAW, "price": [10**400]}, "signature_name": "raw"}, "input 'price' must be float32"),
         ({"inputs": {**RAW, "price": ["1"]}, "signature_name": "raw"}, "input 'price' must be float32"),
         ({"inputs": {**RAW, "item": [["a"], []]}, "signature_name": "raw"}, r"shape \[n, n\]: .*"),
     ],
@@ -107,6 +117,18 @@ def test_wrong_request_has_one_clear_error(version, request_, words):
 @pytest.mark.parametrize("text", ["{", "", b"\xff", "[" * 100_000])
 def test_text_that_is_not_json_is_refused(text):
     with pytest.raises(RequestError, match="the request is not JSON"):
+        json_of(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"inputs": [-1e400]}', "the number -1e400: it is too large; write Infinity"),
+        ('{"inputs": [{"a": 1, "b": 2, "a": 1}]}', "the key 'a' twice in an object: give it once"),
+    ],
+)
+def test_json_that_loses_a_value_is_refused(text, words):
+    with pytest.raises(RequestError, match=words):
         json_of(text)
 
 

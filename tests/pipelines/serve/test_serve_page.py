@@ -9,7 +9,7 @@ import pytest
 
 from embedding_core.display import shown_token
 from embedding_core.errors import ConfigError
-from pipelines.serve.page import page_html
+from pipelines.serve.page import _value, page_html
 from pipelines.serve.rest_form import predict
 from tests.pipelines.serve.small_model import PRIVATE, PUBLIC
 from tests.support.browser import CHROMIUM, NO_BROWSER, browser
@@ -48,6 +48,11 @@ def test_page_says_what_it_is_and_offers_a_request_that_works(show, version):
         "signature_name": "raw", "instances": [{"item": [PUBLIC.decode()], "number": 1, "price": 1.0}],
     }  # fmt: skip
     assert predict(version, request)["predictions"][0]["next"] == 2
+
+
+@pytest.mark.parametrize(("token", "value"), [("12", 12), ("i12", 1), (str(2**70), 1), (None, 1)])
+def test_number_is_made_of_a_token_that_is_one(version, token, value):
+    assert _value(version.inputs["raw"]["number"], token) == value
 
 
 def test_request_is_answered_and_its_text_is_escaped(show):
