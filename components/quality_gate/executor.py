@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 
 from tfx.dsl.components.base import base_executor
+from tfx.dsl.io import fileio
 
 from components import component_spec as keys
 from components import progress
@@ -15,15 +17,17 @@ from embedding_core.evaluation import (
     Check,
     JudgedModel,
     LabelScore,
+    Predictions,
     RetrievalFigures,
     SplitCounts,
     count_split,
     judge,
     measure_retrieval,
     own_checks,
+    predict,
     score_labels,
 )
-from embedding_core.quality_rules import GATE_METRICS, QUALITY_FILE, Rules
+from embedding_core.quality_rules import GATE_METRICS, PREDICTIONS_FILE, QUALITY_FILE, Rules
 from embedding_core.schema import Json
 from embedding_core.training.finished_run import restore_run
 
@@ -34,14 +38,17 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
     COMPONENT = "QualityGate"
 
     def execute(self, execution: Execution) -> None:
-        """Write `quality.json`, and bless the model if every rule is met.
+        """Write `quality.json` and the predictions for the eval split, and bless the model if every rule is met.
 
         Raises:
           EmbeddingError: an input is damaged, or from another run; or a gate of the user fails.
         """
         rules = Rules.from_mapping(execution.json(keys.RULES))
         model = _judged_model(execution)
-        counts, labels, retrieval = _measure(execution, rules, model)
+        predictions = predict(model.run, model.inputs, model.eval_files)
+        with fileio.open(os.path.join(execution.output(keys.BLESSING).uri, PREDICTIONS_FILE), "wb") as file:
+            file.write(predictions.to_bytes())
+        counts, labels, retrieval = _measure(execution, rules, model, predictions)
         checks = [*judge(counts, retrieval, rules, labels), *own_checks(execution.json(keys.GATES) or (), model)]
         missed = [check.reason for check in checks if not check.met]
         execution.bless(
@@ -62,14 +69,14 @@ def _judged_model(execution: Execution) -> JudgedModel:
 
 
 def _measure(
-    execution: Execution, rules: Rules, model: JudgedModel
+    execution: Execution, rules: Rules, model: JudgedModel, predictions: Predictions
 ) -> tuple[SplitCounts, list[LabelScore], RetrievalFigures | str]:
     run, inputs, held_out = model.run, model.inputs, model.eval_files
     train = files_below(execution.split_folders(keys.EXAMPLES, "train"))
     progress.report("QualityGate", 0, 3, unit="steps", detail="counting the eval split")
     counts = count_split(inputs, held_out)
     progress.report("QualityGate", 1, 3, unit="steps", detail="comparing with a constant")
-    labels = score_labels(run, inputs, train_files=train, eval_files=held_out)
+    labels = score_labels(run, inputs, predictions, train_files=train)
     progress.report("QualityGate", 2, 3, unit="steps", detail="measuring retrieval")
     seed = int(execution.properties.get(keys.SEED) or 0)
     retrieval = measure_retrieval(
