@@ -18,6 +18,7 @@ LARGEST_K = 1000
 GATE_METRICS = ("Recall@10", "Recall@50", "NDCG@10")
 """The metrics that QualityGate measures for every retrieval model."""
 QUALITY_FILE = "quality.json"
+PREDICTIONS_FILE = "eval_predictions.npz"
 """File of a blessing of QualityGate, with every figure and the outcome of every rule."""
 NOTHING_LEFT_OUT = ", nothing left out"
 """What follows the name of a ranking metric in results of Evaluator, if seen candidates stay in the ranking."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 
 from tfx.dsl.components.base import base_executor
+from tfx.dsl.io import fileio
 
 from components import component_spec as keys
 from components import progress
@@ -21,10 +23,11 @@ from embedding_core.evaluation import (
     judge,
     measure_retrieval,
     own_checks,
+    predict,
     score_labels,
 )
 from embedding_core.model_inputs import is_two_tower
-from embedding_core.quality_rules import GATE_METRICS, QUALITY_FILE, Rules
+from embedding_core.quality_rules import GATE_METRICS, PREDICTIONS_FILE, QUALITY_FILE, Rules
 from embedding_core.schema import Json
 from embedding_core.training.finished_run import restore_run
 
@@ -35,7 +38,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
     COMPONENT = "QualityGate"
 
     def execute(self, execution: Execution) -> None:
-        """Write `quality.json`, and bless the model if every rule is met.
+        """Write `quality.json` and the predictions for the eval split, and bless the model if every rule is met.
 
         Raises:
           EmbeddingError: an input is damaged, or from another run; or a gate of the user fails.
@@ -69,8 +72,11 @@ def _measure(
     train = files_below(execution.split_folders(keys.EXAMPLES, "train"))
     progress.report("QualityGate", 0, 3, unit="steps", detail="counting the eval split")
     counts = count_split(inputs, held_out)
-    progress.report("QualityGate", 1, 3, unit="steps", detail="comparing with a constant")
-    labels = score_labels(run, inputs, train_files=train, eval_files=held_out)
+    progress.report("QualityGate", 1, 3, unit="steps", detail="predicting it")
+    predictions = predict(run, inputs, held_out)
+    with fileio.open(os.path.join(execution.output(keys.BLESSING).uri, PREDICTIONS_FILE), "wb") as file:
+        file.write(predictions.to_bytes())
+    labels = score_labels(run, inputs, predictions, train_files=train)
     judging = "measuring retrieval" if is_two_tower(run.model) else "applying the rules"
     progress.report("QualityGate", 2, 3, unit="steps", detail=judging)
     seed = int(execution.properties.get(keys.SEED) or 0)

@@ -4,8 +4,10 @@ from embedding_core.evaluation.label_scores import (
     FeatureCounts,
     LabelCounts,
     LabelScore,
+    Predictions,
     SplitCounts,
     count_split,
+    predict,
     score_labels,
 )
 from embedding_core.evaluation.push_gates import Check, JudgedModel, judge, own_checks
@@ -18,6 +20,7 @@ __all__ = [
     "JudgedModel",
     "LabelCounts",
     "LabelScore",
+    "Predictions",
     "RetrievalFigures",
     "Rules",
     "SplitCounts",
@@ -25,5 +28,6 @@ __all__ = [
     "judge",
     "measure_retrieval",
     "own_checks",
+    "predict",
     "score_labels",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -22,6 +23,7 @@ from embedding_core.training.training_inputs import Batch, Inputs, RowParser, Us
 
 _BATCH = 4096
 Floats = npt.NDArray[np.float64]
+Values = npt.NDArray[np.float32]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,8 +50,54 @@ class LabelScore:
         return self.model >= self.constant if higher else self.model <= self.constant
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Predictions:
+    """Rows of a split and what a model predicts for them, in the order of the files.
+
+    Attributes:
+      label: float32 [rows, labels]; NaN if a row lacks the label.
+      weight: float32 [rows].
+      prediction: float32 [rows, sum of the labels' widths]: probabilities or numbers, those of the first label first.
+    """
+
+    label: Values
+    weight: Values
+    prediction: Values
+
+    def of(self, tasks: Sequence[Task], at: int, rows: npt.NDArray[np.bool_]) -> tuple[Floats, Floats, Floats]:
+        """Return label and weight, `[n]`, and the predictions, `[n, width]`, of the label at position `at`."""
+        start = sum(task.width for task in tasks[:at])
+        predicted = self.prediction[rows, start : start + tasks[at].width]
+        label, weight = self.label[rows, at], self.weight[rows]
+        return label.astype(np.float64), weight.astype(np.float64), predicted.astype(np.float64)
+
+    def to_bytes(self) -> bytes:
+        """Return the arrays as a file of NumPy, .npz; `from_bytes` reads it."""
+        file = io.BytesIO()
+        np.savez(file, **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)})
+        return file.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Predictions:
+        """Read what `to_bytes` wrote."""
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            return cls(**arrays)
+
+
+def predict(run: RestoredRun, inputs: Inputs, files: Sequence[str]) -> Predictions:
+    """Predict the rows of TFRecord files."""
+    labels, weights, predictions = [], [], []
+    for batch, predicted in scored_batches(run, inputs, files):
+        labels.append(batch["label"].numpy())
+        weights.append(batch["weight"].numpy()[:, 0])
+        predictions.append(np.concatenate([predicted[task.name] for task in inputs.tasks], axis=1))
+    return Predictions(
+        label=np.concatenate(labels), weight=np.concatenate(weights), prediction=np.concatenate(predictions)
+    )
+
+
 def score_labels(
-    run: RestoredRun, inputs: Inputs, *, train_files: Sequence[str], eval_files: Sequence[str]
+    run: RestoredRun, inputs: Inputs, predictions: Predictions, *, train_files: Sequence[str]
 ) -> list[LabelScore]:
     """Score each label that a prediction is trained for.
 
@@ -59,23 +107,23 @@ def score_labels(
     Args:
       run: the trained model.
       inputs: sources of the inputs, as in training.
+      predictions: what the model predicts for the eval split.
       train_files: TFRecord files of the train split; they are read only if a label is not binary.
-      eval_files: TFRecord files of the eval split.
     """
     tasks = inputs.tasks
     judged = [at for at, task in enumerate(tasks) if _is_judged(run, at, task)]
     if not judged:
         return []
-    label, weight, predictions = _predicted(run, inputs, eval_files)
     totals = (
         _totals(inputs, train_files) if any(not tasks[at].is_binary for at in judged) else [np.ones(2)] * len(tasks)
     )
     scores = []
     for at in judged:
-        known = ~np.isnan(label[:, at]) & (weight > 0)
-        has_rows = known.any() and totals[at].any()
-        if has_rows and not (tasks[at].is_binary and len(np.unique(label[known, at])) < 2):
-            values = _values(tasks[at], label[known, at], predictions[at][known], weight[known], totals[at])
+        label, weight, predicted = predictions.of(
+            tasks, at, ~np.isnan(predictions.label[:, at]) & (predictions.weight > 0)
+        )
+        if len(label) and totals[at].any() and not (tasks[at].is_binary and len(np.unique(label)) < 2):
+            values = _values(tasks[at], label, predicted, weight, totals[at])
             metric = metric_name(tasks, tasks[at], main_metric(tasks[at]))
             scores.append(LabelScore(label=tasks[at].name, metric=metric, model=values[0], constant=values[1]))
     return scores
@@ -86,17 +134,6 @@ def _is_judged(run: RestoredRun, at: int, task: Task) -> bool:
     if description.training.softmax is not None and at == retrieval_index(description.tasks):
         return False
     return task.is_binary or task.is_multiclass or not UserFunctions(description.model).has_row_loss
-
-
-def _predicted(run: RestoredRun, inputs: Inputs, files: Sequence[str]) -> tuple[Floats, Floats, list[Floats]]:
-    """Return labels `[n, tasks]`, weights `[n]`, and the predictions of each task, `[n, width]`."""
-    labels, weights, outputs = [], [], []
-    for batch, predicted in scored_batches(run, inputs, files):
-        labels.append(batch["label"].numpy())
-        weights.append(batch["weight"].numpy()[:, 0])
-        outputs.append([predicted[task.name] for task in inputs.tasks])
-    predictions = [np.concatenate(parts).astype(np.float64) for parts in zip(*outputs, strict=True)]
-    return np.concatenate(labels).astype(np.float64), np.concatenate(weights).astype(np.float64), predictions
 
 
 def scored_batches(

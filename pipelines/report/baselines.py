@@ -23,7 +23,8 @@ from sklearn.metrics import log_loss, mean_absolute_error, mean_poisson_deviance
 from threadpoolctl import threadpool_limits
 
 from components.evaluator.own_metrics import are_most_probable, class_log_losses
-from embedding_core.tasks import Task, prediction_name, retrieval_index
+from embedding_core.evaluation import Predictions
+from embedding_core.tasks import Task, retrieval_index
 from embedding_core.training.drawn_candidates import candidate_counts
 from embedding_core.training.row_stream import batches_once
 from embedding_core.training.training_inputs import Batch, Inputs, RowParser
@@ -87,17 +88,17 @@ def compare_with_baselines(
     *,
     train_files: Sequence[str],
     eval_files: Sequence[str],
-    model_folder: str,
+    predictions: Predictions,
     candidate: str | None,
     counts: Mapping[str, npt.NDArray[np.int64]],
 ) -> tuple[list[Score], int]:
-    """Score the exported model and the baselines on the eval split.
+    """Score the model and the baselines on the eval split.
 
     Args:
       inputs: how rows are read, as in training.
       train_files: TFRecord files of the train split.
       eval_files: files of the eval split.
-      model_folder: the SavedModel whose `serving_default` is scored.
+      predictions: what the model predicts for the rows of the eval split.
       candidate: the feature whose popularity is the baseline if the train split has one class.
       counts: count of each token in the train split, by vocabulary.
 
@@ -105,8 +106,9 @@ def compare_with_baselines(
       The scores, the model's first, and the number of eval rows.
     """
     parse = RowParser(inputs).traced()
-    held_out = _read(inputs, parse, eval_files, _scorer(model_folder, inputs.tasks))
-    train = _read(inputs, parse, train_files, None)
+    train, held_out = _read(inputs, parse, train_files), _read(inputs, parse, eval_files)
+    predicted = predictions.prediction[: len(held_out.weight)].astype(np.float64)
+    held_out = dataclasses.replace(held_out, predicted=predicted)
     scores = []
     # The solver multiplies many short vectors: BLAS threads wait for each other 20 times as long as they compute.
     with threadpool_limits(1, user_api="blas"):
@@ -224,43 +226,26 @@ def _held_back(train: _Rows) -> npt.NDArray[np.bool_]:
     return drawn
 
 
-def _scorer(model_folder: str, tasks: Sequence[Task]) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Load the model as a graph from tf.Examples to predictions [B, n]: eager calls take several times as long."""
-    model = tf.saved_model.load(model_folder)
-    names = [prediction_name(tasks, task) for task in tasks]
-
-    def predict(examples: tf.Tensor) -> tf.Tensor:
-        outputs = model.signatures["serving_default"](examples=examples)
-        return tf.concat([outputs[name] for name in names], 1)
-
-    score: Callable[[tf.Tensor], tf.Tensor] = tf.function(
-        predict, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False
-    )
-    return score
-
-
-def _batches(parse: _Parse, files: Sequence[str]) -> Iterator[tuple[tf.Tensor, Batch]]:
+def _batches(parse: _Parse, files: Sequence[str]) -> Iterator[Batch]:
     read = 0
     for _, serialized in batches_once(list(files), _BATCH):
-        yield serialized, parse(serialized)
+        yield parse(serialized)
         read += int(tf.size(serialized))
         if read >= _MAX_ROWS:
             return
 
 
-def _read(inputs: Inputs, parse: _Parse, files: Sequence[str], score: Callable[[tf.Tensor], tf.Tensor] | None) -> _Rows:
-    features, labels, weights, predictions = [], [], [], []
-    for serialized, batch in _batches(parse, files):
+def _read(inputs: Inputs, parse: _Parse, files: Sequence[str]) -> _Rows:
+    features, labels, weights = [], [], []
+    for batch in _batches(parse, files):
         features.append(_one_hot(inputs, batch))
         labels.append(batch["label"].numpy())
         weights.append(batch["weight"].numpy()[:, 0])
-        if score is not None:
-            predictions.append(score(serialized).numpy())
     return _Rows(
         features=scipy.sparse.vstack(features, format="csr"),
         label=np.concatenate(labels).astype(np.float64),
         weight=np.concatenate(weights).astype(np.float64),
-        predicted=np.concatenate(predictions).astype(np.float64) if predictions else np.zeros(0),
+        predicted=np.zeros(0),
     )
 
 
@@ -332,7 +317,7 @@ def _popularity(
     by_id[: len(counts)] = counts
     sums = [
         tf.reduce_sum(tf.ragged.map_flat_values(lambda ids: tf.gather(by_id, ids), batch["ids"][candidate]), axis=1)
-        for _, batch in _batches(parse, files)
+        for batch in _batches(parse, files)
     ]
     return np.concatenate([part.numpy() for part in sums])
 

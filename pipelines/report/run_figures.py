@@ -22,9 +22,11 @@ from embedding_core.checkpoint.dense import DENSE, read_dense
 from embedding_core.checkpoint.remap import REPORT as REMAP_REPORT
 from embedding_core.config import EmbeddingConfig
 from embedding_core.display import shown_token
+from embedding_core.evaluation import Predictions
+from embedding_core.quality_rules import PREDICTIONS_FILE
 from embedding_core.rooms import hooks
 from embedding_core.serving import columns_of, named_inputs, public_rows
-from embedding_core.storage import json_digest, read_json
+from embedding_core.storage import json_digest, open_file, read_json
 from embedding_core.tasks import prediction_name
 from embedding_core.training.finished_run import RunDescription
 from embedding_core.training.row_stream import batches_once
@@ -85,11 +87,13 @@ def collect_report(
     eval_files = split_files(by_type["Examples"], "eval")
     compared = known_quality(reports, runs, result.version)
     if compared is None:
+        with open_file(os.path.join(output_of(store, runs, "QualityGate", "ModelBlessing"), PREDICTIONS_FILE)) as file:
+            predictions = Predictions.from_bytes(file.read())
         scores, rows = compare_with_baselines(
             sources_of_run(run, transform_graph=graph).inputs(tokens, run.vocabularies),
             train_files=split_files(by_type["Examples"], "train"),
             eval_files=eval_files,
-            model_folder=os.path.join(by_type["Model"].uri, "Format-Serving"),
+            predictions=predictions,
             candidate=_candidate(config.training),
             counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
         )

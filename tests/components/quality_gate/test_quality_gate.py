@@ -15,11 +15,11 @@ import pytest
 from tfx.types import standard_artifacts
 
 from components.artifacts import TableConfigs, Vocabularies
-from components.quality_gate.executor import QUALITY_FILE, Executor
+from components.quality_gate.executor import PREDICTIONS_FILE, QUALITY_FILE, Executor
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError, ConfigError, VocabularyError
-from embedding_core.evaluation import Check, own_checks
+from embedding_core.evaluation import Check, Predictions, own_checks
 from embedding_core.model_inputs import build_model
 from embedding_core.training import Negatives
 from embedding_core.vocabulary import save_vocabulary
@@ -114,6 +114,9 @@ def test_model_better_than_popularity_is_blessed_with_figures(good, tmp_path):
     assert quality["retrieval"]["queries"] == quality["eval_split"]["rows"] == 300
     assert quality["eval_split"]["features"]["item"]["unknown_tokens"] == 0
     assert {check["name"] for check in quality["checks"]} == {"rows of the eval split", "Recall@10"}
+    with open(f"{blessing.uri}/{PREDICTIONS_FILE}", "rb") as file:
+        predictions = Predictions.from_bytes(file.read())
+    assert [predictions.prediction.shape, predictions.label.min(), predictions.weight.min()] == [(300, 1), 1, 1]
     assert os.path.isfile(f"{blessing.uri}.lineage.json")
 
 

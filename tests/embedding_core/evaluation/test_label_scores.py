@@ -14,7 +14,16 @@ from sklearn.metrics import accuracy_score, mean_absolute_error, mean_squared_er
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine
-from embedding_core.evaluation import LabelCounts, LabelScore, Rules, SplitCounts, judge, score_labels
+from embedding_core.evaluation import (
+    LabelCounts,
+    LabelScore,
+    Predictions,
+    Rules,
+    SplitCounts,
+    judge,
+    predict,
+    score_labels,
+)
 from embedding_core.model_inputs import build_model, call_model
 from embedding_core.tasks import Task
 from embedding_core.training import Inputs, TrainingConfig
@@ -85,7 +94,8 @@ def test_scores_of_all_labels_are_those_of_scikit_learn(folder):
     run, inputs = run_of(folder, TASKS)
     train, held_out = list(rows(400, 1)), list(rows(300, 2))
     files = write(folder / "train", train), write(folder / "eval", held_out)
-    found = {one.metric: one for one in score_labels(run, inputs, train_files=files[0], eval_files=files[1])}
+    predictions = Predictions.from_bytes(predict(run, inputs, files[1]).to_bytes())
+    found = {score.metric: score for score in score_labels(run, inputs, predictions, train_files=files[0])}
     (serialized,) = tf.data.TFRecordDataset(files[1]).batch(300)
     batch = RowParser(inputs)(serialized)
     output = {
@@ -122,15 +132,17 @@ def test_scores_of_all_labels_are_those_of_scikit_learn(folder):
 def test_labels_that_no_metric_can_judge_have_no_score(folder, monkeypatch):
     some = write(folder / "some", rows(50, 3))
     ones = write(folder / "ones", ({**row, "click": 1.0} for row in rows(50, 4)))
-    given = {"train_files": some, "eval_files": ones}
-    assert score_labels(*run_of(folder, TASKS[:1]), **given) == []
-    run, inputs = run_of(folder, TASKS[:1], softmax=Softmax(feature="item"))
-    assert score_labels(run, inputs, train_files=some, eval_files=some) == []
+
+    def scored(run, inputs, files=ones):
+        return score_labels(run, inputs, predict(run, inputs, files), train_files=some)
+
+    assert scored(*run_of(folder, TASKS[:1])) == []
+    assert scored(*run_of(folder, TASKS[:1], softmax=Softmax(feature="item")), files=some) == []
     own = types.ModuleType("module_with_a_loss")
     exec("def row_loss(task, label, output): return abs(label - output)", own.__dict__)
     own.build = sys.modules[MODULE].build
     monkeypatch.setitem(sys.modules, own.__name__, own)
-    assert score_labels(*run_of(folder, TASKS[1:2], module=own.__name__), **given) == []
+    assert scored(*run_of(folder, TASKS[1:2], module=own.__name__)) == []
 
 
 @pytest.mark.parametrize(
