@@ -202,7 +202,7 @@ def _one_class(tally: Tally, settings: Settings) -> Iterator[str]:
 
 
 def _few_eval_rows(config: PipelineConfig, tally: Tally, settings: Settings) -> Iterator[str]:
-    """Describe the parts of the eval split that have fewer rows than the quality gate asks for."""
+    """Describe the first part of the eval split that has fewer rows than the quality gate asks for."""
     rules = config.evaluation
     parts = [("the eval split", tally.kept["eval"], "min_rows", rules.min_rows)]
     for name, label in settings.labels.items():
@@ -221,6 +221,7 @@ def _few_eval_rows(config: PipelineConfig, tally: Tally, settings: Settings) -> 
                 f"{part} has {rows:,} rows, and `evaluation.{key}` is {least:,}, so every model will be refused: hold "
                 "out more rows, or lower it and trust the figures less."
             )
+            return
 
 
 def _eval_warnings(config: PipelineConfig, read: Sample, settings: Settings) -> Iterator[str]:

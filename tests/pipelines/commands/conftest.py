@@ -6,7 +6,9 @@ import pytest
 
 from pipelines.commands import cli
 
-TEXT = "data: rows.csv\nlabel: bought\nfeatures: {categorical: [item]}\n"
+TEXT = (
+    "data: rows.csv\nlabel: bought\nfeatures: {categorical: [item]}\nevaluation: {min_rows: 1, min_rows_per_class: 1}\n"
+)
 
 
 @pytest.fixture
