@@ -158,17 +158,13 @@ def families(columns: Mapping[str, Column]) -> Iterator[list[str]]:
             continue
         rows = _row_numbers(column)
         numbers = frozenset(rows[np.isfinite(rows)].tolist())
-        near = (members for first, members in found.setdefault(stem, []) if _are_near(first, numbers))
-        members = next(near, None)
-        if members is None:
-            found[stem].append((numbers, [name]))
+        groups = found.setdefault(stem, [])
+        shares = [len(first & numbers) / len(first | numbers) for first, _ in groups]
+        if max(shares, default=0.0) >= _SAME:
+            groups[shares.index(max(shares))][1].append(name)
         else:
-            members.append(name)
+            groups.append((numbers, [name]))
     yield from (members for groups in found.values() for _, members in groups)
-
-
-def _are_near(first: frozenset[float], second: frozenset[float]) -> bool:
-    return len(first & second) >= _SAME * len(first | second)
 
 
 def has_trend(column: Column, label: Column) -> bool:

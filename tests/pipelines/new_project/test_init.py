@@ -125,10 +125,10 @@ def test_columns_of_one_coding_have_one_role(project):
     """Alone, X6 is dense: it has more than ten values, and the label follows them."""
 
     def row(n):
-        return f"{n * 7 % 11},{min(n * 7 % 11, 9)},{min(n * 5 % 11, 9)},{int(n * 7 % 11 + n % 5 > 7)}"
+        return f"{n % 7},{n * 7 % 11},{min(n * 7 % 11, 9)},{min(n * 5 % 11, 9)},{int(n * 7 % 11 + n % 5 > 7)}"
 
-    config, text = project(table("X6,X7,X8,bought", row, 2_000))
-    assert features(config) == ([], ["X6", "X7", "X8"])
+    config, text = project(table("X3,X6,X7,X8,bought", row, 2_000))
+    assert features(config) == ([], ["X3", "X6", "X7", "X8"])
     assert "like X7, which has nearly the same values: few distinct values" in text
     siblings = look_at(config.data.path).columns
     assert set(agreed({"X6": "codes", "X7": None, "X8": None}, siblings).values()) == {None}
