@@ -87,13 +87,11 @@ def collect_report(
     eval_files = split_files(by_type["Examples"], "eval")
     compared = known_quality(reports, runs, result.version)
     if compared is None:
-        with open_file(os.path.join(output_of(store, runs, "QualityGate", "ModelBlessing"), PREDICTIONS_FILE)) as file:
-            predictions = Predictions.from_bytes(file.read())
         scores, rows = compare_with_baselines(
             sources_of_run(run, transform_graph=graph).inputs(tokens, run.vocabularies),
             train_files=split_files(by_type["Examples"], "train"),
             eval_files=eval_files,
-            predictions=predictions,
+            predictions=_predictions(output_of(store, runs, "QualityGate", "ModelBlessing")),
             candidate=_candidate(config.training),
             counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
         )
@@ -138,6 +136,11 @@ def collect_report(
         data=_data(by_type["Examples"]) | _line_breaks(vocabularies.values()) | _dense_notes(by_type["ModelRun"]),
         warm_start=_warm_start(lineage, history),
     )
+
+
+def _predictions(blessing: str) -> Predictions:
+    with open_file(os.path.join(blessing, PREDICTIONS_FILE)) as file:
+        return Predictions.from_bytes(file.read())
 
 
 def _further(table_configs: str) -> dict[str, Figures]:
