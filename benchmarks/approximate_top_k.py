@@ -97,7 +97,7 @@ def traced(search):
 
 def recall(found, wanted, k):
     """Return the mean share of the first k wanted rows that are among the first k found."""
-    return np.mean([len(set(one[:k]) & set(other[:k])) / k for one, other in zip(found, wanted, strict=True)])
+    return np.mean([len(set(answer[:k]) & set(other[:k])) / k for answer, other in zip(found, wanted, strict=True)])
 
 
 def rows_of(function, queries, batch=64):

@@ -99,7 +99,7 @@ def measure(file: pathlib.Path, folder: pathlib.Path) -> Figures:
 
 
 def _bytes(folder: pathlib.Path) -> int:
-    return sum(one.stat().st_size for one in folder.rglob("*") if one.is_file() and not one.is_symlink())
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
 
 
 def measure_peer(python: str, file: pathlib.Path) -> Figures:

@@ -47,27 +47,31 @@ class Span:
 
 def spans_of(purchases: Sequence[Purchase], minutes: int, count: int) -> Iterator[Span]:
     """Yield October as the first span, then so many spans with purchases of November."""
-    known = distinct(one for one in purchases if FIRST <= one.date[:7] <= MONTH)
+    known = distinct(purchase for purchase in purchases if FIRST <= purchase.date[:7] <= MONTH)
     yield Span(_rows(known, None, f"{MONTH}-01"), ())
-    november = [one for one in known if one.date[:7] == MONTH]
+    november = [purchase for purchase in known if purchase.date[:7] == MONTH]
     groups: dict[datetime.datetime, list[Purchase]] = {}
-    for one in november:
-        at = datetime.datetime.fromisoformat(one.date)
-        groups.setdefault(at - datetime.timedelta(minutes=at.minute % minutes, seconds=at.second), []).append(one)
+    for purchase in november:
+        at = datetime.datetime.fromisoformat(purchase.date)
+        groups.setdefault(at - datetime.timedelta(minutes=at.minute % minutes, seconds=at.second), []).append(purchase)
     for begin in sorted(groups)[:count]:
         end = begin + datetime.timedelta(minutes=minutes)
-        seconds = [(datetime.datetime.fromisoformat(one.date) - begin).total_seconds() for one in groups[begin]]
-        yield Span(_rows(known, begin, str(end)), [one / (60 * minutes) for one in seconds])
+        seconds = [
+            (datetime.datetime.fromisoformat(purchase.date) - begin).total_seconds() for purchase in groups[begin]
+        ]
+        yield Span(_rows(known, begin, str(end)), [second / (60 * minutes) for second in seconds])
 
 
 def _rows(known: Sequence[Purchase], begin: datetime.datetime | None, end: str) -> pa.Table:
     """Return the training rows from `begin` to `end`, and up to 100 pairs of the purchases that follow."""
-    following = [one for one in known if one.date >= end][:200]
+    following = [purchase for purchase in known if purchase.date >= end][:200]
     train, pairs = prepare(
-        [*(one for one in known if one.date < end), *following], first_evaluation_day=end, history_length=_HISTORY
+        [*(purchase for purchase in known if purchase.date < end), *following],
+        first_evaluation_day=end,
+        history_length=_HISTORY,
     )
     if begin is not None:
-        inside = pa.array([one.date >= str(begin) for one in known if one.date < end])
+        inside = pa.array([purchase.date >= str(begin) for purchase in known if purchase.date < end])
         train = train.filter(inside)
     return pa.concat_tables([train, pairs])
 
@@ -117,7 +121,7 @@ def measure(spans: Sequence[Span], folder: pathlib.Path, seconds: float, overrid
         model.signatures["serving_default"](examples=tf.constant([b""])[:0])
         answered = time.monotonic()
         trained = trained_spans(config).files.keys()
-        for number in sorted(int(one) for one in trained - known):
+        for number in sorted(int(token) for token in trained - known):
             begin = written[number] - seconds
             latencies += [answered - (begin + place * seconds) for place in spans[number].places]
         known = trained

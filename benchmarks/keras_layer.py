@@ -81,8 +81,8 @@ def report(folder):
     """Return the table of all cases in the folder, with a line on the setting before it and one on memory after it."""
     kept = {case: json.loads(file.read_text()) for case in CASES if (file := folder / f"{case}.json").exists()}
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("tensorflow", "tensorflow-recommenders")]
-    versions += sorted({version for one in kept.values() for version in one["versions"].values()})
-    loads = [one["load"] for one in kept.values()]
+    versions += sorted({version for result in kept.values() for version in result["versions"].values()})
+    loads = [result["load"] for result in kept.values()]
     machine = f"{os.cpu_count()} cores, one used, Python {platform.python_version()}; {', '.join(versions)}; "
     machine += f"load {min(loads):.1f} to {max(loads):.1f}.\n"
     text = machine + "\n" + table(HEAD, [row_of(case, figures) for case, figures in kept.items()])

@@ -71,8 +71,8 @@ def table_of(results: Results) -> str:
     for name in (name for name in names if name in HELD_OUT):
         cells = []
         for size in sizes:
-            runs = [one for key, one in results.items() if key.split("|")[:2] == [name, size]]
-            model, regression = (statistics.mean(one[key] for one in runs) for key in ("model", "regression"))
+            runs = [result for key, result in results.items() if key.split("|")[:2] == [name, size]]
+            model, regression = (statistics.mean(figures[key] for figures in runs) for key in ("model", "regression"))
             cells += [f"{model:.4f}", f"{regression:.4f}", f"{model - regression:+.4f}"]
         lines.append([name, *cells])
     head = [[f"model, {int(size):,} rows", "regression", "difference"] for size in sizes]

@@ -119,8 +119,8 @@ def _their_vocabulary(path):
 def parsing(case, tables, vocabulary):
     """Build a function that only reads the columns: as [B] if they are single-valued, else as sparse tensors."""
     del tables, vocabulary
-    one = tf.io.FixedLenFeature([], case.dtype, "" if case.tokens else 0)
-    spec = dict.fromkeys(NAMES, tf.io.VarLenFeature(case.dtype) if case.multivalent else one)
+    single = tf.io.FixedLenFeature([], case.dtype, "" if case.tokens else 0)
+    spec = dict.fromkeys(NAMES, tf.io.VarLenFeature(case.dtype) if case.multivalent else single)
 
     def parse(examples):
         found = tf.io.parse_example(examples, spec)
@@ -135,8 +135,8 @@ def bare(case, tables, vocabulary):
     module = tf.Module()
     module.variables_ = [tf.Variable(table, trainable=False) for table in tables]
     module.vocabularies = [_bare_vocabulary(vocabulary) for _ in NAMES] if case.tokens else []
-    one = tf.io.FixedLenFeature([], case.dtype, "" if case.tokens else 0)
-    spec = dict.fromkeys(NAMES, tf.io.VarLenFeature(case.dtype) if case.multivalent else one)
+    single = tf.io.FixedLenFeature([], case.dtype, "" if case.tokens else 0)
+    spec = dict.fromkeys(NAMES, tf.io.VarLenFeature(case.dtype) if case.multivalent else single)
 
     def look_up(examples):
         read = tf.io.parse_example(examples, spec)

@@ -33,7 +33,7 @@ def sections_of(kind: object) -> list[type[Section]]:
     """Return the Section classes in a type annotation, at any depth."""
     if isinstance(kind, type) and issubclass(kind, Section):
         return [kind]
-    return [one for part in typing.get_args(kind) for one in sections_of(part)]
+    return [section for part in typing.get_args(kind) for section in sections_of(part)]
 
 
 def words_of(kind: object) -> str:
@@ -82,10 +82,10 @@ def table(section: type[Section], path: str) -> Iterator[str]:
         cells = [f"`{key}`", words_of(hints[name]), default_of(section, name), meaning]
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
     for key, name in zip(section.keys(), section.model_fields, strict=True):
-        for one in sections_of(hints[name]):
+        for nested in sections_of(hints[name]):
             words = words_of(hints[name])
             place = ".0" if "a list" in words else ".NAME" if "a mapping of names" in words else ""
-            yield from below(one, f"{path}{key}{place}")
+            yield from below(nested, f"{path}{key}{place}")
 
 
 def below(section: type[Section], path: str) -> Iterator[str]:

@@ -113,7 +113,7 @@ def _light_files_load_no_tensorflow(request):
 @pytest.fixture(scope="session")
 def ranking_days():
     """Return the ranking model of the trained world, with two daily runs; tests only read it."""
-    from support import trained_world
+    from tests.support import trained_world
 
     return trained_world.ranking_days()
 
@@ -121,6 +121,6 @@ def ranking_days():
 @pytest.fixture(scope="session")
 def two_tower():
     """Return the two-tower model of the trained world; tests only read it."""
-    from support import trained_world
+    from tests.support import trained_world
 
     return trained_world.two_tower()

@@ -70,9 +70,9 @@ def test_target_does_not_run_as_root(target):
 def test_everything_that_is_copied_exists_and_is_not_ignored():
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     sources = [shlex.split(rest)[:-1] for word, rest in instructions() if word == "COPY" and "--from" not in rest]
-    copied = {one for some in sources for one in some}
+    copied = {path for some in sources for path in some}
     assert copied == kept
-    assert all((ROOT / one).exists() for one in copied)
+    assert all((ROOT / path).exists() for path in copied)
 
 
 def test_it_sets_what_the_entry_points_need():
@@ -119,9 +119,9 @@ def test_image_holds_the_locks_versions(environment):
         [environment / "bin" / "python", "-I", "-c", program], capture_output=True, text=True, check=True
     )
     locked = set(re.findall(r"^([\w.-]+==[\w.+!-]+)", LOCK.read_text(), re.MULTILINE))
-    installed = {normal(one) for one in done.stdout.split()}
+    installed = {normal(package) for package in done.stdout.split()}
     assert len(installed) > 100
-    assert {one.partition("==")[0] for one in installed - set(map(normal, locked))} == {"tfx-embeddings"}
+    assert {package.partition("==")[0] for package in installed - set(map(normal, locked))} == {"tfx-embeddings"}
 
 
 def normal(pin):

@@ -65,7 +65,7 @@ def test_names_of_tensorflow_are_replaced_in_named_places_alone():
         if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign)
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
     ]
-    assert {one for one in targets if one[1].startswith(("tf.", "tf_keras.", "tensorflow."))} == PATCHED_ALLOWED
+    assert {place for place in targets if place[1].startswith(("tf.", "tf_keras.", "tensorflow."))} == PATCHED_ALLOWED
 
 
 def test_files_that_read_arrow_data_close_its_known_hole():
@@ -89,16 +89,16 @@ def test_the_terminal_is_written_to_in_one_place():
 
 def test_nothing_is_pickled():
     modules = {"pickle", "dill", "cloudpickle", "marshal", "shelve"}
-    assert [name for name, tree in trees() if modules & {one.partition(".")[0] for one in imported(tree)}] == []
+    assert [name for name, tree in trees() if modules & {module.partition(".")[0] for module in imported(tree)}] == []
 
 
 @pytest.mark.room("tpu_compiler")
 def test_private_names_of_jaxlib_are_in_the_compilers_process():
     """The process that compiles for SparseCores imports JAX's public modules alone."""
-    found = {name for name, tree in trees() if {"jax", "jaxlib"} & {one.partition(".")[0] for one in imported(tree)}}
+    found = {name for name, tree in trees() if {"jax", "jaxlib"} & {path.partition(".")[0] for path in imported(tree)}}
     processes = {f"embedding_core/tpu_compiler/{name}_process.py" for name in ("compiler", "sparse_core")}
     assert found == processes
-    private = {name for name, tree in trees() if any(re.match(r"jaxlib|jax\._src", one) for one in imported(tree))}
+    private = {name for name, tree in trees() if any(re.match(r"jaxlib|jax\._src", path) for path in imported(tree))}
     assert private == {"embedding_core/tpu_compiler/compiler_process.py"}
 
 
@@ -124,7 +124,7 @@ def test_imports_keep_to_their_floors():
 
 def contract(name):
     found = tomli.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    return next(one for one in found if one["name"] == name)
+    return next(entry for entry in found if entry["name"] == name)
 
 
 def floors(text):

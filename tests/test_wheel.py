@@ -38,14 +38,14 @@ def wheel(tmp_path_factory):
 
 
 def test_core_needs_no_tfx():
-    core = {re.match(r"[\w.-]+", one)[0] for one in PROJECT["dependencies"]}
+    core = {re.match(r"[\w.-]+", dependency)[0] for dependency in PROJECT["dependencies"]}
     assert not core & OF_THE_PIPELINE
     assert {"tensorflow", "tf-keras", "numpy", "pyarrow"} <= core
     assert set(PROJECT["optional-dependencies"]) >= {"tfx", "kubeflow"}
 
 
 def test_every_python_that_the_classifiers_name_is_admitted():
-    named = [one.rpartition(" ")[2] for one in PROJECT["classifiers"] if "Python :: 3." in one]
+    named = [classifier.rpartition(" ")[2] for classifier in PROJECT["classifiers"] if "Python :: 3." in classifier]
     assert tuple(named) == PYTHONS
     assert PROJECT["requires-python"] == ">=3.10,<3.14"
 
@@ -77,7 +77,7 @@ def installed(python):
         if listed:
             break
         subprocess.run([UV, "python", "install", "--quiet", python], capture_output=True, check=False)
-    return {one["version"]: one["path"] for one in listed if one["implementation"] == "cpython"}
+    return {entry["version"]: entry["path"] for entry in listed if entry["implementation"] == "cpython"}
 
 
 def check_example(wheel, folder, python):
@@ -87,7 +87,7 @@ def check_example(wheel, folder, python):
     run = runner(folder)
     run(interpreter, "-c", IMPORTS)
     assert "need TFX" in run(folder / "bin/tfx-embeddings", "--help")
-    losses = [float(one) for one in run(interpreter, "-c", example()).strip("[]\n").split(",")]
+    losses = [float(loss) for loss in run(interpreter, "-c", example()).strip("[]\n").split(",")]
     assert losses[-1] < losses[0]
     names = {line.partition("==")[0] for line in run(UV, "pip", "freeze", "--python", interpreter).splitlines()}
     assert "tensorflow" in names

@@ -49,7 +49,7 @@ def histories(pairs: Pairs, train: Pairs, length: int, seed: int = 0) -> pa.Arra
         items = of_user.get(user, none)
         others = items[items != item]
         lists.append(others if len(others) <= length else others[draw.integers(0, len(others), length)])
-    splits = np.concatenate([[0], np.cumsum([len(one) for one in lists])]).astype(np.int32)
+    splits = np.concatenate([[0], np.cumsum([len(events) for events in lists])]).astype(np.int32)
     return pa.ListArray.from_arrays(splits, np.concatenate([none, *lists]))
 
 
@@ -69,7 +69,7 @@ def prepare(source: pathlib.Path, folder: pathlib.Path, history: int = 0) -> pat
     ]
     if history:
         lists = [histories(train, train, history), histories(test, train, max(history, TEST_HISTORY))]
-        tables = [table.append_column("history", one) for table, one in zip(tables, lists, strict=True)]
+        tables = [table.append_column("history", events) for table, events in zip(tables, lists, strict=True)]
     folder.mkdir(parents=True, exist_ok=True)
     parquet.write_table(pa.concat_tables(tables), folder / "events.parquet")
     return folder / "events.parquet"

@@ -61,10 +61,10 @@ def encode(file):
     dense = rows.select(pl.col(NUMBERS).cast(pl.Float32).log1p())
     means, deviations = train.select(pl.col(NUMBERS).log1p().mean()), train.select(pl.col(NUMBERS).log1p().std())
     dense = dense.select((pl.col(n) - means[n][0]) / deviations[n][0] for n in NUMBERS).fill_null(0.0)
-    arrays = np.stack([one.to_numpy() for one in ids], 1).astype(np.int64), dense.to_numpy()
+    arrays = np.stack([column.to_numpy() for column in ids], 1).astype(np.int64), dense.to_numpy()
     label = rows["label"].to_numpy().astype(np.float32)
-    tensors = [torch.from_numpy(np.ascontiguousarray(one)) for one in (*arrays, label)]
-    return sizes, [one[~is_eval] for one in tensors], [one[is_eval] for one in tensors]
+    tensors = [torch.from_numpy(np.ascontiguousarray(column)) for column in (*arrays, label)]
+    return sizes, [tensor[~is_eval] for tensor in tensors], [tensor[is_eval] for tensor in tensors]
 
 
 def auc(label, score):
@@ -88,7 +88,7 @@ def main(file):
     ]
     loss_of = torch.nn.BCEWithLogitsLoss()
     for rows in torch.randperm(len(train[2])).split(BATCH):
-        ids, dense, label = (one[rows] for one in train)
+        ids, dense, label = (column[rows] for column in train)
         for optimizer in optimizers:
             optimizer.zero_grad()
         loss_of(model(ids, dense), label).backward()

@@ -159,7 +159,9 @@ _OVERRIDES = [
     _Override(beam.Create, lambda create: _Elements(create.values)),
     _Override(beam.Reshuffle, lambda _: _Spread()),
     # Combines values of a partition before they are sent to another worker.
-    _Override(beam.CombinePerKey, lambda one: LiftedCombinePerKey(one.fn, one.args, one.kwargs)),
+    _Override(
+        beam.CombinePerKey, lambda combining: LiftedCombinePerKey(combining.fn, combining.args, combining.kwargs)
+    ),
 ]
 """Replacements, in the order that they are made in: a later one may replace parts of an earlier one."""
 
@@ -187,7 +189,7 @@ class _Translation(PipelineVisitor):
         for output in node.outputs.values():
             if not output.windowing.is_default():
                 raise UnsupportedError(f"transform {node.full_label!r}: Beam on Dask has only the global window.")
-        translate = next((self._KNOWN[one] for one in type(node.transform).__mro__ if one in self._KNOWN), None)
+        translate = next((self._KNOWN[kind] for kind in type(node.transform).__mro__ if kind in self._KNOWN), None)
         if translate is None:
             raise UnsupportedError(
                 f"transform {node.full_label!r}: Beam on Dask does not know {type(node.transform).__name__}; leave out "
@@ -207,7 +209,7 @@ class _Translation(PipelineVisitor):
         return {_only(node): [dask.delayed(values[at :: self.width]) for at in range(min(self.width, len(values)))]}
 
     def _flatten(self, node: AppliedPTransform) -> dict[PCollection, list[Any]]:
-        return {_only(node): [one for collection in node.inputs for one in self._read(collection)]}
+        return {_only(node): [element for collection in node.inputs for element in self._read(collection)]}
 
     def _spread(self, node: AppliedPTransform) -> dict[PCollection, list[Any]]:
         partitions = self._read(node.inputs[0])
@@ -248,7 +250,7 @@ class _Translation(PipelineVisitor):
         sides = [self._side(side) for side in node.side_inputs]
         done = [dask.delayed(_run)(work, partition, *sides) for partition in self._read(node.inputs[0])]
         take = dask.delayed(_take)
-        return {output: [take(one, tag) for one in done] for tag, output in node.outputs.items()}
+        return {output: [take(result, tag) for result in done] for tag, output in node.outputs.items()}
 
     def _side(self, side: AsSideInput) -> Any:
         return dask.delayed(_concatenate)(self._read(side.pvalue))
@@ -352,8 +354,8 @@ def _encode_keys(coder: coders.Coder, elements: Partition) -> list[tuple[bytes, 
 
 def _by_key(encoded: Partition, width: int) -> list[Partition]:
     parts: list[Partition] = [[] for _ in range(width)]
-    for one in encoded:
-        parts[zlib.crc32(one[0]) % width].append(one)
+    for key_and_values in encoded:
+        parts[zlib.crc32(key_and_values[0]) % width].append(key_and_values)
     return parts
 
 

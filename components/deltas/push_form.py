@@ -133,11 +133,11 @@ def _require_same(signature: str, served: LoadedVersion, whole: LoadedVersion, r
     return len(wanted[MODEL_DIGEST])
 
 
-def same_bits(one: Any, other: Any) -> bool:
+def same_bits(first: Any, other: Any) -> bool:
     """Return whether two arrays hold the same bits, or the same texts."""
-    if one.shape != other.shape or one.dtype != other.dtype:
+    if first.shape != other.shape or first.dtype != other.dtype:
         return False
-    return bool(one.tolist() == other.tolist() if one.dtype == object else one.tobytes() == other.tobytes())
+    return bool(first.tolist() == other.tolist() if first.dtype == object else first.tobytes() == other.tobytes())
 
 
 def push_delta(

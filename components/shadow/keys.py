@@ -67,7 +67,7 @@ def log_files(path: str) -> list[str]:
     """
     if is_remote(path):
         return [path]
-    files = [path] if os.path.isfile(path) else sorted(one for one in glob.glob(path) if os.path.isfile(one))
+    files = [path] if os.path.isfile(path) else sorted(name for name in glob.glob(path) if os.path.isfile(name))
     if not files:
         raise ConfigError(
             f"{path!r}, and the file does not exist: give a request log (TFRecords of `PredictionLog`), or a glob of "

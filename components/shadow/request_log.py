@@ -88,7 +88,7 @@ def _request(place: str, record: bytes) -> Request:
 def _model_of(kind: str, request: Any) -> str:
     """Return the name of the model that a request of a kind that is not replayed asks, of several the first."""
     asked = request.tasks if kind == "multi_inference_log" else request if kind == "predict_streamed_log" else [request]
-    return "".join(one.model_spec.name for one in asked[:1])
+    return "".join(asked_for.model_spec.name for asked_for in asked[:1])
 
 
 def _not_a_log(place: str) -> DataError:

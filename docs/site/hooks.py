@@ -31,7 +31,7 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Lead links to pages of the site, and write links to source files as the file's path."""
     place = page.file.src_uri
-    source = next((one for one, other in OUTSIDE.items() if other == place), f"docs/{place}")
+    source = next((source_page for source_page, other in OUTSIDE.items() if other == place), f"docs/{place}")
 
     def replaced(match: re.Match[str]) -> str:
         text, link, anchor = match[1], match[2], match[3] or ""

@@ -49,28 +49,33 @@ class Version:
         if signature not in self._signatures:
             raise InvalidInput(f"version {self.number} has no signature {signature!r}")
         given, made = self._signatures[signature].inputs, self._signatures[signature].outputs
-        if len(given) == 1 and not all(isinstance(one, dict) and one.keys() == given.keys() for one in instances):
-            instances = [dict.fromkeys(given, one) for one in instances]
+        if len(given) == 1 and not all(
+            isinstance(instance, dict) and instance.keys() == given.keys() for instance in instances
+        ):
+            instances = [dict.fromkeys(given, instance) for instance in instances]
         try:
-            feed = {tensor.name: _array([one[name] for one in instances], tensor) for name, tensor in given.items()}
+            feed = {
+                tensor.name: _array([instance[name] for instance in instances], tensor)
+                for name, tensor in given.items()
+            }
             found = self._session.run({name: tensor.name for name, tensor in made.items()}, feed)
         except (KeyError, TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
             raise InvalidInput(f"{type(error).__name__}: {str(error)[:1000]}") from error
-        columns = {name: _json(one.tolist()) for name, one in found.items()}
+        columns = {name: _json(value.tolist()) for name, value in found.items()}
         if len(columns) == 1:
             return next(iter(columns.values()))
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _array(values: list[Any], tensor: Any) -> np.ndarray[Any, Any]:
-    decoded = [base64.b64decode(one["b64"]) if isinstance(one, dict) else one for one in values]
+    decoded = [base64.b64decode(value["b64"]) if isinstance(value, dict) else value for value in values]
     return np.array(decoded, tf.as_dtype(tensor.dtype).as_numpy_dtype)
 
 
 def _json(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    return [_json(one) for one in value] if isinstance(value, list) else value
+    return [_json(item) for item in value] if isinstance(value, list) else value
 
 
 class Versions(kserve.Model):

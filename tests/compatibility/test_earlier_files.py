@@ -77,7 +77,7 @@ def test_host_engine_restores_training_checkpoint_of_each_layout(written):
 
 
 def test_version_verifies_is_recognized_and_answers(written):
-    examples = tf.constant([one.tobytes() for one in expected(written, "examples").values()])
+    examples = tf.constant([example.tobytes() for example in expected(written, "examples").values()])
     bases = sorted(written.glob("served_*"))
     assert bases
     for base in bases:
@@ -107,13 +107,13 @@ def formats_written(tmp_path_factory):
     folders = [unpacked(name, tmp_path_factory.mktemp(name)) for name in WRITTEN]
     manifests = [path for folder in [*folders, TESTS / "data"] for path in folder.rglob("manifest.json")]
     found = [json.loads(path.read_text()) for path in manifests]
-    return {(one["format"], one["version"]) for one in found if "format" in one}
+    return {(file["format"], file["version"]) for file in found if "format" in file}
 
 
 def test_every_format_number_up_to_today_has_files(formats_written):
     today = formats_of_today()
     assert {name for name, _ in today} >= {"embedding-checkpoint", "training-checkpoint", "dense-part"}
-    missing = {(name, one) for name, last in today for one in range(1, last + 1)} - formats_written
+    missing = {(name, number) for name, last in today for number in range(1, last + 1)} - formats_written
     assert not missing, f"add files of {sorted(missing)}, written by a commit that had the format (README.md)"
 
 

@@ -121,7 +121,7 @@ def main():
         answers = tf.saved_model.load(str(model)).signatures["serving_default"](tf.constant(examples))
         expected |= {f"answers/{dtype}/{name}": value.numpy() for name, value in answers.items()}
         tf.io.gfile.rmtree(str(model))
-    expected |= {f"examples/{number}": np.frombuffer(one, np.uint8) for number, one in enumerate(examples)}
+    expected |= {f"examples/{number}": np.frombuffer(encoded, np.uint8) for number, encoded in enumerate(examples)}
     np.savez_compressed(given.folder / "expected.npz", **expected)
 
 

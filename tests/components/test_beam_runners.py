@@ -67,7 +67,7 @@ def ingest(rows, folder, arguments):
 
     from components.example_gen import ExampleGen
     from components.example_gen.settings import Settings
-    from support.artifacts import artifact
+    from tests.support.artifacts import artifact
 
     columns = {"user": "token", "item": "token", "price": "float"}
     component = ExampleGen(str(rows), "*.csv", "csv", Settings(columns=columns))
@@ -84,7 +84,7 @@ PARTS = {"user": {"parts": 3}, "item": {"parts": 16}}
 def count(examples, folder, arguments, rules=None):
     """Run VocabularyGen's executor over the examples; return the digest of the vocabularies."""
     from pipelines.local.content import read_content
-    from support import vocabulary_runs
+    from tests.support import vocabulary_runs
 
     features = [vocabulary_runs.feature("user"), vocabulary_runs.feature("item", separator="|")]
     folder.mkdir(exist_ok=True)
@@ -141,8 +141,10 @@ def test_dask_gives_the_same_examples_and_vocabularies(rows, here, tmp_path):
 
 def test_thresholds_for_parts_are_those_of_the_whole_vocabulary(here, tmp_path):
     rules = {"min_count": 2, "max_size": 20}
-    one, other = ({"item": {**rules, "parts": parts}, "user": {"parts": parts, "max_size": 5}} for parts in (1, 4))
-    whole = count(here[0], tmp_path / "whole", WORKERS["in_memory"], one)
+    whole_rules, other = (
+        {"item": {**rules, "parts": parts}, "user": {"parts": parts, "max_size": 5}} for parts in (1, 4)
+    )
+    whole = count(here[0], tmp_path / "whole", WORKERS["in_memory"], whole_rules)
     assert count(here[0], tmp_path / "parts", WORKERS["in_memory"], other) == whole
     said = []
     for parts in (1, 4):

@@ -22,7 +22,7 @@ FIRST = "0" * 64
 
 def link_of(number):
     """Return delta `number` of a chain of made-up content, which depends on the number alone."""
-    digests = [FIRST, *(hashlib.sha256(b"%d" % one).hexdigest() for one in range(1, number + 1))]
+    digests = [FIRST, *(hashlib.sha256(b"%d" % count).hexdigest() for count in range(1, number + 1))]
     content = random.Random(number).randbytes(50_000)
     return Link(number=number, base=digests[-2], digest=digests[-1], checksum="1", content=content)
 
@@ -31,8 +31,8 @@ def is_whole(base, version):
     """Return the number of deltas, after a check of the content of each; one that is removed would be missed."""
     assert damage_of(str(base), version) is None
     chain = read_chain(base, version, FIRST)
-    assert [(one.number, one.content, one.base) for one in chain] == [
-        (one.number, one.content, one.base) for one in map(link_of, range(1, len(chain) + 1))
+    assert [(link.number, link.content, link.base) for link in chain] == [
+        (link.number, link.content, link.base) for link in map(link_of, range(1, len(chain) + 1))
     ]
     if chain:
         newest = os.path.join(folder_of(base, version), str(len(chain)))

@@ -54,7 +54,7 @@ def ask_while_written(model, requests, rows, expected, *, answers, threads=8, si
                     seen.errors.append(error)
                 continue
             spent = time.perf_counter() - begin
-            digests = {bytes(one) for one in got.pop("model_digest")}
+            digests = {bytes(answered) for answered in got.pop("model_digest")}
             (digest,) = digests if len(digests) == 1 else (b"several",)
             right = digest in expected and all(
                 close(got[name], expected[digest][name][start : start + size]) for name in got

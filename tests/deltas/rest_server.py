@@ -22,7 +22,7 @@ def _array(value):
     if isinstance(value, dict):
         return base64.b64decode(value["b64"])
     if isinstance(value, list):
-        found = [_array(one) for one in value]
+        found = [_array(item) for item in value]
         return np.array(found, object if found and isinstance(found[0], bytes | str) else None)
     return value.encode() if isinstance(value, str) else value
 
@@ -30,7 +30,7 @@ def _array(value):
 def _json(value):
     if isinstance(value, bytes):
         return value.decode()
-    return [_json(one) for one in value] if isinstance(value, list) else value
+    return [_json(item) for item in value] if isinstance(value, list) else value
 
 
 class Server:

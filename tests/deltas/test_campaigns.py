@@ -61,9 +61,9 @@ def answers_of(version, rows):
     return {name: version.answer(name, rows) for name in ("serving_default", "embeddings")}
 
 
-def differing(one, other):
+def differing(first, other):
     """Return the outputs of `other` that are not the same bits in `one`."""
-    return [key for name in other for key in other[name] if not same_bits(one[name][key], other[name][key])]
+    return [key for name in other for key in other[name] if not same_bits(first[name][key], other[name][key])]
 
 
 @pytest.mark.slow
@@ -86,14 +86,14 @@ def test_random_chains_lead_to_what_a_whole_export_serves(tmp_path, bases):
             assert answer["applied"] == 1, (chain, number, answer)
             assert version.state().digest() == new.digest() == published.digest(), (chain, number)
             counts.update(links=1, content=len(request["delta"]), changed=delta.changed_bytes)
-            for one in delta.counts().values():
-                counts.update(one)
+            for count in delta.counts().values():
+                counts.update(count)
         rows = world.requests(40)
         with LoadedVersion(world.export(tmp_path / f"end-{chain}", rows_dtype=dtype)) as whole:
             assert whole.state().digest() == published.digest()
             got = answers_of(version, rows)
             assert differing(got, answers_of(whole, rows)) == [], chain
-        assert {one.decode() for name in got for one in got[name]["model_digest"]} == {published.digest()}
+        assert {digest.decode() for name in got for digest in got[name]["model_digest"]} == {published.digest()}
     report(campaign="chains", chains=200, seconds=round(time.perf_counter() - begin), **counts)
     assert counts["came"] > 0 < counts["went"]
 
@@ -129,12 +129,12 @@ def test_client_cut_off_anywhere_goes_on_where_the_server_is(exports):
 def without_lock(state, signature):
     """Return the signature with the digest of its answer, but without the lock, as `DeltaState.guarded` has it."""
     positional, keywords = signature.structured_input_signature
-    specs = {**{one.name: one for one in positional}, **keywords}
+    specs = {**{spec.name: spec for spec in positional}, **keywords}
 
     def compute(**named):
         digest = state.digest.read_value()
         batch = tf.shape(next(iter(named.values())))[:1]
-        found = {name: tf.identity(one) for name, one in signature(**named).items()}
+        found = {name: tf.identity(value) for name, value in signature(**named).items()}
         return {**found, "model_digest": tf.fill(batch, digest)}
 
     return tf.function(compute, autograph=False).get_concrete_function(**specs)

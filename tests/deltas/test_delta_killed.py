@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.interposed import run_preloaded
+from tests.support.interposed import run_preloaded
 
 
 @pytest.mark.parametrize("campaign", ["deltas", "rollback"])

@@ -77,7 +77,7 @@ def test_earlier_manifests_and_layout_have_todays_bytes(written, tmp_path):
             path.name: path.read_bytes() for path in then.iterdir()
         }
     manifest = verify_version(base / str(version))
-    files = {name: {"size": one["bytes"], "sha256": one["sha256"]} for name, one in manifest["files"].items()}
+    files = {name: {"size": file["bytes"], "sha256": file["sha256"]} for name, file in manifest["files"].items()}
     write_manifest(str(tmp_path), files, manifest["facts"])
     assert (tmp_path / MANIFEST).read_bytes() == (base / str(version) / MANIFEST).read_bytes()
     Layout.load(base / str(version)).save(tmp_path)

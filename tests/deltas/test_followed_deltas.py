@@ -3,8 +3,8 @@
 import pytest
 
 from components.deltas.client import newest_chain
-from support.trained_world import DELTA_SECRET
-from support.two_days import chain_of, write_day
+from tests.support.trained_world import DELTA_SECRET
+from tests.support.two_days import chain_of, write_day
 
 pytestmark = pytest.mark.tfx
 

@@ -18,11 +18,11 @@ from embedding_core.deltas.protocol import MODEL_DIGEST, DeltaError
 from embedding_core.deltas.served_state import Layout, LoadedVersion
 from embedding_core.errors import ParityError
 from pipelines.commands import cli
-from support.tf_examples import write_rows
-from support.two_days import CONFIG, write_day
 from tests.deltas.rest_server import serving
 from tests.deltas.worlds import SECRET, exports_of, link_of
 from tests.pipelines.commands.exit_code import exit_code
+from tests.support.tf_examples import write_rows
+from tests.support.two_days import CONFIG, write_day
 
 SETTINGS = Deltas(max_share=5.0)
 
@@ -131,8 +131,8 @@ def test_shadow_compares_with_what_is_served(exports, served, command, capsys, t
 
 def test_serve_delta_brings_servers_up_to_date(exports, served, command, capsys, monkeypatch):
     add_delta(served, exports, 1)
-    with serving(served / "1") as one, serving(served / "1") as other:
-        arguments = ["serve-delta", served, "--model", "m", "--server", one.address]
+    with serving(served / "1") as first, serving(served / "1") as other:
+        arguments = ["serve-delta", served, "--model", "m", "--server", first.address]
         assert exit_code(*arguments) == 0
         assert "version 1, 1 deltas applied, 0 were there" in capsys.readouterr().out
         add_delta(served, exports, 2)
@@ -140,13 +140,13 @@ def test_serve_delta_brings_servers_up_to_date(exports, served, command, capsys,
         out = capsys.readouterr().out
         assert "1 deltas applied, 1 were there" in out
         assert "2 deltas applied, 0 were there" in out
-        one.versions[1].reset()  # it restarts
+        first.versions[1].reset()  # it restarts
         assert exit_code(*arguments) == 0
-        assert one.versions[1].state().digest() == Layout.load(exports.folders[2]).digest
+        assert first.versions[1].state().digest() == Layout.load(exports.folders[2]).digest
         monkeypatch.setenv("TFX_EMBEDDINGS_DELTA_SECRET", "not the secret at all")
-        one.versions[1].reset()
+        first.versions[1].reset()
         assert exit_code(*arguments) == 1
-        assert f"{one.address}: the server refused delta 1: the secret is wrong" in capsys.readouterr().err
+        assert f"{first.address}: the server refused delta 1: the secret is wrong" in capsys.readouterr().err
     assert exit_code(*arguments) == 1
     assert "did not answer" in capsys.readouterr().err
 

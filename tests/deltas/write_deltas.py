@@ -43,7 +43,7 @@ def main(folder):
         chain.append(link)
         requests.append(request)
     rows = world.requests(20)
-    expected = {f"examples/{number}": np.frombuffer(one, np.uint8) for number, one in enumerate(rows)}
+    expected = {f"examples/{number}": np.frombuffer(row, np.uint8) for number, row in enumerate(rows)}
     with LoadedVersion(folder / "served" / str(NUMBER)) as version:
         for number, request in enumerate([None, *requests]):
             assert request is None or version.call("apply_delta", **request)["applied"] == 1

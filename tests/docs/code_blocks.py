@@ -48,7 +48,7 @@ def blocks_of(page):
 
 def block_with(page, text):
     """Return the only block of a page that has a text."""
-    (block,) = (one for one in blocks_of(page) if text in one.text)
+    (block,) = (candidate for candidate in blocks_of(page) if text in candidate.text)
     return block
 
 
@@ -56,4 +56,4 @@ def commands_of(text, program="tfx-embeddings"):
     """Return the command lines of a program in a block, without comments, with continued lines joined."""
     joined = re.sub(r"\\\n\s*", " ", text)
     found = re.findall(rf"(?m)^\s*(?:\$ )?(?:\.venv/bin/)?{program} (.*)$", joined)
-    return [re.sub(r"\s+#.*$", "", one).strip() for one in found]
+    return [re.sub(r"\s+#.*$", "", line).strip() for line in found]

@@ -148,7 +148,7 @@ def test_command_and_its_options_exist(block, line):
             pytest.skip("an optional room is not installed")
         assert word in command.commands, f"{block.page}:{block.line}: there is no command {word!r}"
         command = command.commands[word]
-    options = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
+    options = {name for param in command.params for name in (*param.opts, *param.secondary_opts)}
     options |= {option for option in OPTIONAL.findall(line) if room_of(option)}
     assert set(OPTIONAL.findall(line)) - {"--help", "--debug"} <= options
 

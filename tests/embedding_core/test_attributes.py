@@ -15,7 +15,7 @@ from embedding_core.feature_specs import ATTRIBUTES, refuse_unknown
 from embedding_core.layer import PartialTPUEmbedding, TPUEmbedding, keras_optimizers
 from embedding_core.lookup import cpu_embedding_lookup
 from embedding_core.translate import initializer_to_core, model_of, optimizer_to_core
-from support.layers import layer_of
+from tests.support.layers import layer_of
 
 tpu = tf.tpu.experimental.embedding
 OPTIMIZERS = ("SGD", "Adagrad", "AdagradMomentum", "Adam", "FTRL")

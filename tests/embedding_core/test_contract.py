@@ -28,8 +28,8 @@ from embedding_core.lookup import combine_in_order, combine_weighted, weight_div
 from embedding_core.rooms import is_installed
 from embedding_core.serving import lookups
 from embedding_core.translate import config_to_tensorflow
-from support.engine_steps import Simulated, built, of_each_core, parts_of, this_core, traced
 from tests.embedding_core.oracle import Oracle, Samples, oracle_lookup
+from tests.support.engine_steps import Simulated, built, of_each_core, parts_of, this_core, traced
 
 ROWS, DIM, BATCH, STEPS = 12, 3, 8, 3
 HOT_BATCH = 4096  # one id then occurs more than 4,096 times in the two features, with tiny gradients
@@ -270,13 +270,13 @@ def run(case):
 
 def assert_same_updates(first, found, expected):
     """Check that every element moved as far as expected, but for rounding errors of the update and the value."""
-    for start, one, other in zip(first, found, expected, strict=True):
+    for start, mine, other in zip(first, found, expected, strict=True):
         before = start.astype(np.float64)
         wanted = other - before
         values = np.maximum(np.abs(before), np.abs(other))
         allowed = OF_UPDATE * np.abs(wanted) + OF_LARGEST * np.abs(wanted).max(initial=0.0) + ROUNDINGS * values
-        wrong = np.abs(one - before - wanted) > allowed
-        assert not wrong.any(), f"moved by {(one - before)[wrong]}, expected {wanted[wrong]}, of {before[wrong]}"
+        wrong = np.abs(mine - before - wanted) > allowed
+        assert not wrong.any(), f"moved by {(mine - before)[wrong]}, expected {wanted[wrong]}, of {before[wrong]}"
 
 
 def check(case):
@@ -288,9 +288,9 @@ def check(case):
         expected = [oracle.lookup(part) for part in parts]
         gradients = [{name: case.scale * value for name, value in part.items()} for part in expected]
         oracle.apply_gradients_of_cores(list(zip(parts, gradients, strict=True)))
-        for one, other in zip(found, expected, strict=True):
+        for mine, other in zip(found, expected, strict=True):
             for name, value in other.items():
-                np.testing.assert_allclose(one[name], value, rtol=RTOL, atol=ATOL)
+                np.testing.assert_allclose(mine[name], value, rtol=RTOL, atol=ATOL)
     assert_same_updates(first, variables, [oracle.tables["t"], *oracle.slots["t"]])
 
 
@@ -298,10 +298,10 @@ def check_engines(case):
     """Compare the activations and updates of an engine with those of the host engine."""
     _, first, own, variables = run(case)
     _, _, of_host, host_variables = run(dataclasses.replace(case, engine="host"))
-    for one, other in zip(own, of_host, strict=True):
+    for mine, other in zip(own, of_host, strict=True):
         for name in ("a", "b"):
             np.testing.assert_allclose(
-                np.concatenate([part[name] for part in one]), other[0][name], rtol=RTOL, atol=ATOL
+                np.concatenate([part[name] for part in mine]), other[0][name], rtol=RTOL, atol=ATOL
             )
     assert_same_updates(first, variables, host_variables)
 

@@ -79,10 +79,10 @@ def listed(structure):
     return list(map(listed, structure)) if isinstance(structure, list | tuple) else structure
 
 
-def is_like(one, other):
+def is_like(first, other):
     """Return whether TensorFlow finds the structures the same if a tuple counts as a list."""
     try:
-        tf.nest.assert_same_structure(listed(one), listed(other))
+        tf.nest.assert_same_structure(listed(first), listed(other))
     except (TypeError, ValueError):
         return False
     return True
@@ -137,9 +137,9 @@ def test_ids_go_to_the_right_table_or_are_refused(pair):
     ],
 )
 def test_structures_of_equal_texts_are_not_equal(structure, other):
-    for one, two in ((structure, other), (other, structure)):
+    for first, two in ((structure, other), (other, structure)):
         with pytest.raises(DataError, match="structure of the configuration"):
-            flat_like("features", one, two)
+            flat_like("features", first, two)
 
 
 def test_part_of_a_structure():

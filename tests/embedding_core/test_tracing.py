@@ -9,7 +9,7 @@ from embedding_core.tasks import POSITIVE
 from embedding_core.tracing import as_written, calling_user_code
 from embedding_core.training import Inputs
 from embedding_core.training.training_inputs import RowParser
-from support.tf_examples import example
+from tests.support.tf_examples import example
 
 
 class _Doubled(tf_keras.layers.Layer):

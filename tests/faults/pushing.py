@@ -47,7 +47,9 @@ class Records:
         `keep_last` removes the oldest versions only. Digests are checked for the newest `kept` versions.
         """
         there = served_versions(base)
-        found = [(one.uri, one.custom_properties) for one in self.store.get_artifacts_by_type("PushedModel")]
+        found = [
+            (artifact.uri, artifact.custom_properties) for artifact in self.store.get_artifacts_by_type("PushedModel")
+        ]
         recent = [(uri, said) for uri, said in found if int(said["version"].string_value) in there[-kept:]]
         bad = [uri for uri, said in recent if verify_version(uri)["digest"] != said["digest"].string_value]
         removed = [uri for uri, said in found if int(said["version"].string_value) not in there]

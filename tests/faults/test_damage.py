@@ -18,8 +18,8 @@ from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError, VocabularyError
 from embedding_core.optimizers import Adam
 from embedding_core.vocabulary import FeatureSummary, Vocabulary, evolved_vocabulary, load_vocabulary, save_vocabulary
-from support.vocabularies import vocabulary_of
 from tests.faults.damaging import KINDS, damage
+from tests.support.vocabularies import vocabulary_of
 
 ROWS = 301
 STEPS = (5, 10)

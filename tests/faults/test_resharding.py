@@ -11,7 +11,7 @@ from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import TPUEmbedding, simulated_tpu
 from embedding_core.optimizers import SGD, Adam
 from embedding_core.planning.topology import row_blocks
-from support.vocabularies import vocabulary_of
+from tests.support.vocabularies import vocabulary_of
 
 CONFIG = EmbeddingConfig(
     tables=(
@@ -77,7 +77,9 @@ def engine_on(cores: int) -> tuple[TPUEmbedding, dict[str, tf.Variable]]:
         engine = TPUEmbedding(CONFIG, None)
         engine.build(4)
     keys = {key: key.partition("/") for key in table_shapes(CONFIG)}
-    return engine, {key: engine._engine.variables[one][slot or "parameters"] for key, (one, _, slot) in keys.items()}
+    return engine, {
+        key: engine._engine.variables[table][slot or "parameters"] for key, (table, _, slot) in keys.items()
+    }
 
 
 @pytest.mark.parametrize("counts", COUNTS)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.interposed import SHORT_AND_LONG, run_preloaded
+from tests.support.interposed import SHORT_AND_LONG, run_preloaded
 
 
 @pytest.mark.parametrize("long", SHORT_AND_LONG)

@@ -30,8 +30,8 @@ from embedding_core.model_inputs import model_inputs
 from embedding_core.serving import export_embeddings, export_model
 from embedding_core.training import train
 from embedding_core.vocabulary import load_vocabulary, save_vocabulary
-from support.training_jobs import job_in
-from support.vocabularies import vocabulary_of
+from tests.support.training_jobs import job_in
+from tests.support.vocabularies import vocabulary_of
 
 tpu = tf.tpu.experimental.embedding
 STOPPED, STEPS = 20, 40

@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 CORE_TESTS = HERE.parent / "embedding_core"
 PARTS = ("stopped", "embeddings")
 NEWEST = os.environ.get("NEWEST", "")
-FOLDERS = (HERE.parents[1], HERE.parent, CORE_TESTS / "serving")
+FOLDERS = (HERE.parents[1], CORE_TESTS / "serving")
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": os.pathsep.join(map(str, FOLDERS)),
@@ -37,9 +37,9 @@ def exchange(python, *arguments):
 
 
 def test_what_the_newest_version_wrote_is_read(monkeypatch):
-    for folder in FOLDERS[2:]:
+    for folder in FOLDERS[1:]:
         monkeypatch.syspath_prepend(folder)
-    from interchange.exchange import read
+    from tests.interchange.exchange import read
 
     read(HERE / "written_by_newest", *PARTS)
 

@@ -53,7 +53,7 @@ def write_day(folder, day):
         price = chance.choice(["", round(math.exp(chance.gauss(1, 2)), 3)])
         mood = ["bad", "ok", "žluť"][item % 3]
         part = "b" if number % 5 == 0 else "a"
-        rows.append([f"i{item}", f"s{item % 4}", " ".join(f"i{one}" for one in seen), price, mood, part])
+        rows.append([f"i{item}", f"s{item % 4}", " ".join(f"i{token}" for token in seen), price, mood, part])
     (folder / "days" / str(day)).mkdir(parents=True)
     with open(folder / "days" / str(day) / "rows.csv", "w", newline="") as file:
         csv.writer(file).writerows([["item", "shop", "seen", "price", "mood", "part"], *rows])

@@ -43,7 +43,7 @@ class ApiServer:
 
     def stored(self, kind):
         """Return the names of the objects of a kind in the default namespace."""
-        return {one["metadata"]["name"] for one in self._ask(PLURALS[kind])["items"]}
+        return {item["metadata"]["name"] for item in self._ask(PLURALS[kind])["items"]}
 
     def _ask(self, path, body=None):
         request = asking(f"{self._address}/{path}", self._token, body)
@@ -63,11 +63,11 @@ def _lost(given, taken, path=""):
     if isinstance(given, dict):
         if not isinstance(taken, dict):
             return [path] if given else []
-        return [lost for key, one in given.items() for lost in _lost(one, taken.get(key), f"{path}.{key}")]
+        return [lost for key, value in given.items() for lost in _lost(value, taken.get(key), f"{path}.{key}")]
     if isinstance(given, list):
         if not isinstance(taken, list) or len(taken) < len(given):  # the server appends tolerations of its own
             return [path] if given else []
-        return [lost for one, other in zip(given, taken, strict=False) for lost in _lost(one, other, f"{path}[]")]
+        return [lost for value, other in zip(given, taken, strict=False) for lost in _lost(value, other, f"{path}[]")]
     return [path] if taken is None and given is not None else []
 
 

@@ -46,9 +46,9 @@ def pods_of(documents):
     executors = spec["deploymentSpec"]["executors"]
     assert placed.keys() <= executors.keys()
     return {
-        name: pod_of(name, one["container"], placed.get(name, {}))
-        for name, one in executors.items()
-        if "container" in one
+        name: pod_of(name, executor["container"], placed.get(name, {}))
+        for name, executor in executors.items()
+        if "container" in executor
     }
 
 

@@ -24,16 +24,16 @@ OUT = Path(__file__).with_name("schemas.json")
 def reduced(part, named):
     """Return a part without descriptions and with references into `$defs`; add the names that it refers to."""
     if isinstance(part, list):
-        return [reduced(one, named) for one in part]
+        return [reduced(value, named) for value in part]
     if not isinstance(part, dict):
         return part
-    texts = {key for key, one in part.items() if key == "description" and isinstance(one, str)}
-    found = {key: reduced(one, named) for key, one in part.items() if not key.startswith("x-kubernetes")}
+    texts = {key for key, value in part.items() if key == "description" and isinstance(value, str)}
+    found = {key: reduced(value, named) for key, value in part.items() if not key.startswith("x-kubernetes")}
     if isinstance(found.get("$ref"), str):
         name = found["$ref"].rpartition("/")[2]
         named.add(name)
         found["$ref"] = f"#/$defs/{name}"
-    return {key: one for key, one in found.items() if key not in texts}
+    return {key: value for key, value in found.items() if key not in texts}
 
 
 def main():

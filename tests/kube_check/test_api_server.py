@@ -41,7 +41,7 @@ def server(tmp_path_factory):
 
 
 def refusals(server, manifests):
-    return {name: found for name, one in manifests.items() if (found := server.dry_run(one))}
+    return {name: found for name, manifest in manifests.items() if (found := server.dry_run(manifest))}
 
 
 def test_api_server_takes_every_manifest(server):

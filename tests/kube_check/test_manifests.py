@@ -29,12 +29,12 @@ HERE = Path(__file__).parent
 def schema_of(kind):
     """Return the validator for a kind, which refuses unknown keys."""
     definitions = json.loads((HERE / "schemas.json").read_text())["$defs"]
-    (name,) = (one for one in definitions if one.rpartition(".")[2] == kind)
+    (name,) = (definition for definition in definitions if definition.rpartition(".")[2] == kind)
     return jsonschema.Draft202012Validator({"$ref": f"#/$defs/{name}", "$defs": definitions})
 
 
 def errors_of(manifest):
-    return [f"{one.json_path}: {one.message}" for one in schema_of(manifest["kind"]).iter_errors(manifest)]
+    return [f"{error.json_path}: {error.message}" for error in schema_of(manifest["kind"]).iter_errors(manifest)]
 
 
 @pytest.mark.parametrize("name", COMPILED)
@@ -46,8 +46,8 @@ def test_pods_of_compiled_pipelines_follow_kubernetes_schema(name):
 
 def test_slices_and_written_manifests_follow_kubernetes_schema():
     manifests = {**slice_pods(), **written_manifests()[0], **manifests_before_a_run()}
-    assert {one["kind"] for one in manifests.values()} >= {"Pod", "Deployment", "Service"}
-    assert {name: found for name, one in manifests.items() if (found := errors_of(one))} == {}
+    assert {manifest["kind"] for manifest in manifests.values()} >= {"Pod", "Deployment", "Service"}
+    assert {name: found for name, manifest in manifests.items() if (found := errors_of(manifest))} == {}
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def platform_message():
 def test_second_document_follows_schema_of_kubeflow_pipelines():
     kind, parsed = platform_message(), 0
     for _, *platform in map(golden_documents, COMPILED):
-        for one in platform:
-            (placed,) = one["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values()
+        for manifest in platform:
+            (placed,) = manifest["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values()
             assert json_format.MessageToDict(json_format.ParseDict(placed, kind())) == placed
             parsed += 1
     assert parsed

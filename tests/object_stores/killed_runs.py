@@ -76,8 +76,8 @@ def resumed_at(address):
 def main(address, kills, seed, folder):
     chance, began, wrong = random.Random(int(seed)), time.monotonic(), []
     calm, killed = Path(folder, "calm"), Path(folder, "killed")
-    for one in (calm, killed):
-        one.mkdir()
+    for run in (calm, killed):
+        run.mkdir()
     expected = finished(f"{address}/calm", str(calm))
     counts = {"state": 0, "retrieved": 0}
     for number in range(int(kills)):

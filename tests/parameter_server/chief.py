@@ -1,7 +1,7 @@
 """Runs as the chief of a cluster, in a process of its own: TensorFlow connects a process to one cluster only.
 
 `chief.py exact OUT` compares the tables on servers with the host engine; `chief.py train OUT --folder F --settings S`
-trains the small job of `support.training_jobs`; `both` does both. The results are JSON.
+trains the small job of `tests.support.training_jobs`; `both` does both. The results are JSON.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from embedding_core.layer import TPUEmbedding
 from embedding_core.optimizers import FTRL, SGD, Adagrad, AdagradMomentum, Adam
 from embedding_core.parameter_server.strategy import parameter_server_strategy
 from embedding_core.training import train
-from support.training_jobs import job_in
+from tests.support.training_jobs import job_in
 
 STEPS, BATCH, WIDTH = 4, 32, 6
 ROWS = 700  # two servers have 350 rows each; the table of 20 rows is whole
@@ -116,12 +116,12 @@ def exact():
 def _error_of_bad_id(layer, coordinator, step):
     ids, gradients = _batch(_config(), 0)
     ids["adam_one"] = ids["adam_one"].with_flat_values(ids["adam_one"].flat_values + ROWS)
-    before = {key: np.concatenate([one.numpy() for one in blocks]) for key, blocks in layer.table_blocks.items()}
+    before = {key: np.concatenate([block.numpy() for block in blocks]) for key, blocks in layer.table_blocks.items()}
     try:
         coordinator.schedule(step, args=(ids, gradients))
         coordinator.join()
     except tf.errors.InvalidArgumentError as error:
-        after = {key: np.concatenate([one.numpy() for one in blocks]) for key, blocks in layer.table_blocks.items()}
+        after = {key: np.concatenate([block.numpy() for block in blocks]) for key, blocks in layer.table_blocks.items()}
         changed = [key for key, rows in before.items() if not np.array_equal(rows, after[key])]
         return {"message": error.message, "changed": changed}
     return None

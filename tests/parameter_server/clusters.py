@@ -16,11 +16,11 @@ CHIEF = Path(__file__).with_name("chief.py")
 
 def free_addresses(count):
     sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
-    for one in sockets:
-        one.close()
+    for connection in sockets:
+        connection.bind(("127.0.0.1", 0))
+    addresses = [f"127.0.0.1:{connection.getsockname()[1]}" for connection in sockets]
+    for connection in sockets:
+        connection.close()
     return addresses
 
 

@@ -6,8 +6,8 @@ import tensorflow as tf
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.optimizers import DEFAULT_OPTIMIZER
 from embedding_core.training import Inputs, TrainingConfig, TrainingJob
-from support.tf_examples import write_rows
-from support.vocabularies import write_tokens
+from tests.support.tf_examples import write_rows
+from tests.support.vocabularies import write_tokens
 
 USERS, ITEMS = 2000, 300
 SIZES = {"items": ITEMS, "users": USERS}

@@ -39,7 +39,7 @@ def trained(cluster, folder, **settings):
 
 def wait_for_checkpoint(folder, run, step):
     end, states = time.monotonic() + SECONDS, Path(folder) / f"{run}-resume"
-    while not any(int(one.name[5:]) >= step for one in states.glob("step-*[0-9]")):
+    while not any(int(path.name[5:]) >= step for path in states.glob("step-*[0-9]")):
         assert time.monotonic() < end, "no checkpoint was written"
         time.sleep(0.2)
 
@@ -92,8 +92,8 @@ def test_run_ended_by_a_killed_server_resumes_at_last_checkpoint(cluster, folder
 def test_a_pipeline_trains_on_the_cluster_proves_and_pushes(cluster, tmp_path):
     settings = [f"work_dir={tmp_path / 'work'}", "training.strategy=parameter_server", "training.epochs=4"]
     command = [str(Path(sys.executable).with_name("tfx-embeddings")), "run", "pipelines/examples/taxi.yaml"]
-    for one in settings:
-        command += ["--set", one]
+    for setting in settings:
+        command += ["--set", setting]
     environment = {**os.environ, "TF_CONFIG": cluster.config, "CUDA_VISIBLE_DEVICES": ""}
     root = Path(__file__).parents[2]
     done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=False)

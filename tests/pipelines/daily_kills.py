@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from support.two_days import CONFIG, DAY, chain_of, write_day
+from tests.support.two_days import CONFIG, DAY, chain_of, write_day
 
 HZ = os.sysconf("SC_CLK_TCK")
 SHORT, LONG = 8.0, 45.0  # CPU seconds until a kill: before SHORT some nodes end, before LONG the trainer too
@@ -54,7 +54,7 @@ def run_days(folder, command, kills, chance):
     for day, wanted in zip((1, 2), kills, strict=True):
         write_day(folder, day, {1: range(30), 2: range(10, 40)}[day])
         arguments = {"run": DAY[day], "follow": []}[command]
-        given = [command, str(folder / "my.yaml"), *(part for one in arguments for part in ("--set", one))]
+        given = [command, str(folder / "my.yaml"), *(part for setting in arguments for part in ("--set", setting))]
         given += ["--until-idle"] if command == "follow" else ["--no-quiet"]
         done = 0
         while done < wanted:

@@ -132,7 +132,7 @@ def found_amiss(folder, pipelines):
                     amiss["half"] += len(lines) != PARTS or len(set(lines)) != 1
                     amiss["mixed"] += not lines[0].startswith(f"{name} ")
         open_states = (mlmd.Execution.NEW, mlmd.Execution.RUNNING)
-        amiss["stale"] = sum(one.last_known_state in open_states for one in handle.store.get_executions())
+        amiss["stale"] = sum(execution.last_known_state in open_states for execution in handle.store.get_executions())
     return amiss
 
 

@@ -66,12 +66,12 @@ class Store:
     """The artifacts, executions and events of ML Metadata, read without the code under test."""
 
     def __init__(self, store):
-        self.artifacts = {one.id: one for one in store.get_artifacts()}
-        self.executions = {one.id: one for one in store.get_executions()}
+        self.artifacts = {artifact.id: artifact for artifact in store.get_artifacts()}
+        self.executions = {execution.id: execution for execution in store.get_executions()}
         self.node = {
-            one: context.name.rpartition(".")[2]
-            for one in self.executions
-            for context in store.get_contexts_by_execution(one)
+            execution: context.name.rpartition(".")[2]
+            for execution in self.executions
+            for context in store.get_contexts_by_execution(execution)
             if context.type == "node"
         }
         events = store.get_events_by_execution_ids(list(self.executions))
@@ -100,21 +100,23 @@ class Store:
     def lineage(self, artifact):
         found, waiting = set(), [artifact]
         while waiting:
-            one = waiting.pop()
-            if one not in found:
-                found.add(one)
-                waiting += self.inputs_of(one)
+            source = waiting.pop()
+            if source not in found:
+                found.add(source)
+                waiting += self.inputs_of(source)
         return found
 
     def newest(self, artifacts, kind):
-        return max((one for one in artifacts if self.artifacts[one].type == kind), default=None)
+        return max((artifact for artifact in artifacts if self.artifacts[artifact].type == kind), default=None)
 
     def line(self, start):
         """Return the pushes of the earlier trainings that an artifact descends from, oldest first, and then itself."""
         own = self.lineage(start)
-        pushes = [one for one, item in self.artifacts.items() if item.type == "PushedModel" and one != start]
-        runs = {one for one in own if self.artifacts[one].type == "ModelRun"} - self.inputs_of(start)
-        return [*(one for one in sorted(pushes) if self.inputs_of(one) & runs), start]
+        pushes = [
+            artifact for artifact, item in self.artifacts.items() if item.type == "PushedModel" and artifact != start
+        ]
+        runs = {run for run in own if self.artifacts[run].type == "ModelRun"} - self.inputs_of(start)
+        return [*(push for push in sorted(pushes) if self.inputs_of(push) & runs), start]
 
 
 def number(text):
@@ -133,13 +135,13 @@ def is_shown(value, text):
     if isinstance(value, int | float):
         return number(text) == (value if float(value).is_integer() else float(f"{value:.4g}"))
     if isinstance(value, dict):
-        plain = [one for one in value.values() if not isinstance(one, int | float | dict)]
+        plain = [item for item in value.values() if not isinstance(item, int | float | dict)]
         return is_in([*value, *plain], text)
     return is_in(value, text)
 
 
 def is_in(value, text):
-    return all(is_in(one, text) for one in value) if isinstance(value, list) else str(value) in text
+    return all(is_in(item, text) for item in value) if isinstance(value, list) else str(value) in text
 
 
 def check_page(text, store, start):
@@ -149,9 +151,11 @@ def check_page(text, store, start):
     lineage = set.union(*map(store.lineage, line))
     assert not page.loaded
     assert len(page.ids) == len(set(page.ids))
-    assert set(page.links) <= {f"#{one}" for one in page.ids}
-    assert {one for one in page.ids if one.startswith("artifact-")} == {f"artifact-{one}" for one in lineage}
-    assert {f"#artifact-{one}" for one in lineage} <= set(page.links), "every artifact stands in a drawing"
+    assert set(page.links) <= {f"#{identifier}" for identifier in page.ids}
+    assert {identifier for identifier in page.ids if identifier.startswith("artifact-")} == {
+        f"artifact-{identifier}" for identifier in lineage
+    }
+    assert {f"#artifact-{artifact}" for artifact in lineage} <= set(page.links), "every artifact stands in a drawing"
     for artifact in lineage:
         check_artifact(page, store, artifact)
     check_model(page, store, line)
@@ -168,11 +172,13 @@ def check_artifact(page, store, artifact):
     seconds = (made.last_update_time_since_epoch - made.create_time_since_epoch) / 1000
     state = mlmd.Execution.State.Name(made.last_known_state)
     assert rows["made by"] == f"{store.node[made.id]}, execution {made.id}, {seconds:.1f} s ({state})"
-    assert set(page.linked.get((place, "made of"), ())) == {f"#artifact-{one}" for one in store.inputs_of(artifact)}
+    assert set(page.linked.get((place, "made of"), ())) == {
+        f"#artifact-{source}" for source in store.inputs_of(artifact)
+    }
     if "content" in facts:
-        content, files = facts["content"], [one for one in Path(item.uri).rglob("*") if one.is_file()]
+        content, files = facts["content"], [path for path in Path(item.uri).rglob("*") if path.is_file()]
         assert f"{len(files):,} files" in rows["content"]
-        assert content["size"] == sum(one.stat().st_size for one in files)
+        assert content["size"] == sum(file.stat().st_size for file in files)
         assert content["digest"] in rows["content"]
     if "ingest" in facts:
         splits = facts["ingest"]["splits"]
@@ -185,7 +191,7 @@ def check_artifact(page, store, artifact):
 
 
 def check_files(page, place, record):
-    named = {one["path"]: one["size"] for one in json.loads(record.read_text())["files"]}
+    named = {file["path"]: file["size"] for file in json.loads(record.read_text())["files"]}
     shown = {row[0]: int(number(row[1])) for row in page.tables[place] if row[0] in named}
     assert shown == named == {path: Path(path).stat().st_size for path in named}
 
@@ -212,7 +218,9 @@ def check_model(page, store, line):
             assert [number(cell) for cell in row[3:6]] == [len(now - then), len(then - now), len(now & then)]
             shown = "".join(row[6:8])
             assert not (loaded[name].private and shown)
-            for token in sorted((one.decode(errors="backslashreplace") for one in now ^ then), key=len, reverse=True):
+            for token in sorted(
+                (candidate.decode(errors="backslashreplace") for candidate in now ^ then), key=len, reverse=True
+            ):
                 shown = shown.replace(token, "")
             assert not shown.strip(", "), "only tokens that came or went are shown"
     own = store.lineage(line[-1])
@@ -222,7 +230,7 @@ def check_model(page, store, line):
         assert [number(cell) for cell in row[1:4]] == [
             table["rows"], table["dim"], table["table_bytes"] + table["slot_bytes"],
         ]  # fmt: skip
-    runs = [store.facts(store.newest(store.lineage(one), "ModelRun")) for one in line[-2:]]
+    runs = [store.facts(store.newest(store.lineage(push), "ModelRun")) for push in line[-2:]]
     for row in page.tables["The model"][1:]:
         values = [run[row[0].replace(" ", "_")] for run in reversed(runs)]
         assert all(is_shown(value, cell) for value, cell in zip(values, row[1:], strict=False)), row
@@ -254,8 +262,8 @@ def check_runs(page, store, line):
 
 
 def check_shares(cells, names, facts, lineage, store):
-    drift = {name: one for each in facts["vocabularies"].values() for name, one in each.get("drift", {}).items()}
-    loaders = [one for one in lineage if store.node[store.maker[one]] == "CheckpointLoader"]
+    drift = {name: change for each in facts["vocabularies"].values() for name, change in each.get("drift", {}).items()}
+    loaders = [artifact for artifact in lineage if store.node[store.maker[artifact]] == "CheckpointLoader"]
     kept = store.facts(max(loaders))["remap"] if loaders else {}
     half = len(drift) or len(cells) - len(kept)
     shares = [drift.get(name, {}).get("new_rows") for name in names[:half]]

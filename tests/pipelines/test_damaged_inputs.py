@@ -12,7 +12,7 @@ import pytest
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
 from embedding_core.errors import DataError
-from support.metadata import sqlite_connection, sqlite_store
+from tests.support.metadata import sqlite_connection, sqlite_store
 
 pytestmark = pytest.mark.tfx
 

@@ -194,8 +194,10 @@ def test_private_tokens_are_only_in_the_artifacts_the_docs_list(store, work_dir)
         companies = {row["company"] for row in csv.DictReader(file)}
     tokens = [company.encode() for company in companies if len(company) > 10]
     assert len(tokens) > 5
-    types = {one.id: one.name for one in store.get_artifact_types()}
-    folders = {Path(one.uri): types[one.type_id].removeprefix("components.") for one in store.get_artifacts()}
+    types = {artifact_type.id: artifact_type.name for artifact_type in store.get_artifact_types()}
+    folders = {
+        Path(artifact.uri): types[artifact.type_id].removeprefix("components.") for artifact in store.get_artifacts()
+    }
     served = work_dir / "serving"
     found = {
         next((name for folder, name in folders.items() if folder in path.parents), None)

@@ -13,7 +13,7 @@ from embedding_core.errors import DataError
 from pipelines.commands import cli
 from pipelines.commands.shared_options import NOTHING_PUSHED
 from pipelines.config import load_config
-from support.two_days import CONFIG, PRICED, chain_of, write_day
+from tests.support.two_days import CONFIG, PRICED, chain_of, write_day
 
 pytestmark = pytest.mark.tfx
 
@@ -78,7 +78,7 @@ def test_span_of_a_refused_run_is_read_again(tmp_path):
     write_day(tmp_path, 4, range(40))
     settings = ["evaluation.min_rows=10000", "follow.keep_runs=1"]
     with pytest.raises(SystemExit) as ended:
-        cli.main(["follow", str(tmp_path / "my.yaml"), "--until-idle", *(f"--set={one}" for one in settings)])
+        cli.main(["follow", str(tmp_path / "my.yaml"), "--until-idle", *(f"--set={setting}" for setting in settings)])
     assert ended.value.code == NOTHING_PUSHED
     assert chain_of(tmp_path)["spans"] == [[2]]
     first, second = graphs(tmp_path)

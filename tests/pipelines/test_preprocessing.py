@@ -77,7 +77,9 @@ def test_default_function_gives_float32_columns(graph):
     columns = {name for name in outputs if not name.endswith(".range")}
     assert columns == {"age", "label", "log_price", "price", "same", "sample_weight"}
     assert all(outputs[name].dtype == tf.float32 and outputs[name].shape == (4, 1) for name in columns)
-    assert {name for name in outputs if name not in columns} == {f"{one['name']}.range" for one in CONFIG["dense"]}
+    assert {name for name in outputs if name not in columns} == {
+        f"{column['name']}.range" for column in CONFIG["dense"]
+    }
 
 
 def test_dense_is_z_score_and_missing_is_the_mean(graph):

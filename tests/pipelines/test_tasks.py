@@ -220,8 +220,8 @@ def test_sparse_cores_under_limits_of_the_data_give_same_tables(both, data, tmp_
         readers.append(tf.train.load_checkpoint(prefix))
     for key, dtype in readers[0].get_variable_to_dtype_map().items():
         if dtype == tf.float32:
-            one, other = (reader.get_tensor(key) for reader in readers)
-            np.testing.assert_allclose(other, one, rtol=1e-3, atol=1e-5, err_msg=key)
+            first, other = (reader.get_tensor(key) for reader in readers)
+            np.testing.assert_allclose(other, first, rtol=1e-3, atol=1e-5, err_msg=key)
 
 
 def test_baselines_and_metrics_are_those_of_each_label(both):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.two_days import write_day
+from tests.support.two_days import write_day
 
 pytestmark = [pytest.mark.slow, pytest.mark.tfx, pytest.mark.timeout(1500)]
 

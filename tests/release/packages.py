@@ -32,19 +32,21 @@ def normal(name):
 
 def checked_sbom(folder, installed):
     components = json.loads((folder / "sbom.json").read_text())["components"]
-    names = {normal(one["name"]) for one in components}
+    names = {normal(component["name"]) for component in components}
     print(f"sbom.json: {len(names)} packages, CycloneDX")
     return [f"{name} is installed and not in the SBOM" for name in sorted(installed - names)]
 
 
 def checked_licences(folder):
     entries = json.loads((folder / "licenses.json").read_text())
-    counts = collections.Counter(one["License"] for one in entries)
+    counts = collections.Counter(entry["License"] for entry in entries)
     most = ", ".join(f"{name} {count}" for name, count in counts.most_common(6))
     print(f"licenses.json: {len(entries)} packages; {most}, ...")
-    unclear = [one for one in entries if not PERMITTED.search(KNOWN.get(normal(one["Name"]), one["License"]))]
-    problems = [f"{one['Name']} {one['Version']}: licence {one['License']!r} is not permitted" for one in unclear]
-    return {normal(one["Name"]) for one in entries}, problems
+    unclear = [entry for entry in entries if not PERMITTED.search(KNOWN.get(normal(entry["Name"]), entry["License"]))]
+    problems = [
+        f"{entry['Name']} {entry['Version']}: licence {entry['License']!r} is not permitted" for entry in unclear
+    ]
+    return {normal(entry["Name"]) for entry in entries}, problems
 
 
 def show_audit(folder, locked):
@@ -52,16 +54,18 @@ def show_audit(folder, locked):
         print(f"audit.json: pip-audit wrote none, so nothing is known of the {len(locked)} packages of the lock")
         return
     entries = json.loads((folder / "audit.json").read_text())["dependencies"]
-    skipped = [one for one in entries if "skip_reason" in one]
+    skipped = [entry for entry in entries if "skip_reason" in entry]
     answered = len(entries) - len(skipped)
-    known = [(one, vulnerability) for one in entries for vulnerability in one.get("vulns", ())]
+    known = [(package, vulnerability) for package in entries for vulnerability in package.get("vulns", ())]
     print(
         f"audit.json: of {len(locked)} packages of the lock, the index told of {answered}: {len(known)} vulnerabilities"
     )
     if skipped:
         print(f"  not checked: {len(skipped)} packages, such as: {skipped[0]['skip_reason']}")
-    for one, vulnerability in known:
-        print(f"  {one['name']} {one['version']}: {vulnerability['id']}, fixed in {vulnerability['fix_versions']}")
+    for package, vulnerability in known:
+        print(
+            f"  {package['name']} {package['version']}: {vulnerability['id']}, fixed in {vulnerability['fix_versions']}"
+        )
 
 
 def main(folder, lock):

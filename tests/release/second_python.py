@@ -16,7 +16,11 @@ def installed(uv):
     """Return the paths of installed interpreters by version; those behind a version manager only if it lists them."""
     command = [uv, "python", "list", "--only-installed", "--output-format", "json", MINOR]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return {one["version"]: one["path"] for one in json.loads(done.stdout) if one["implementation"] == "cpython"}
+    return {
+        interpreter["version"]: interpreter["path"]
+        for interpreter in json.loads(done.stdout)
+        if interpreter["implementation"] == "cpython"
+    }
 
 
 def main(uv):

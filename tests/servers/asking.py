@@ -40,7 +40,9 @@ def rest_call(address, model):
         request = urllib.request.Request(f"http://{address}/v1/models/{model}:predict", body, headers)
         with urllib.request.urlopen(request, timeout=60) as found:
             answer = json.load(found)
-        return answer["model_version"], np.array([one["logit"] for one in answer["predictions"]], np.float32).tobytes()
+        return answer["model_version"], np.array(
+            [prediction["logit"] for prediction in answer["predictions"]], np.float32
+        ).tobytes()
 
     return call
 
@@ -86,7 +88,7 @@ def ask(number, protocol, address, model, batches, requests, seen):
 def main(servers, model, rows, requests, threads):
     with open(rows, "rb") as file:
         batches = pickle.load(file)
-    protocols, seen, workers = [one.split("=") for one in servers.split(",")], Seen(), []
+    protocols, seen, workers = [server.split("=") for server in servers.split(",")], Seen(), []
     for number in range(int(threads)):
         protocol, port = protocols[number % len(protocols)]
         arguments = (number, protocol, f"127.0.0.1:{port}", model, batches, int(requests), seen)
@@ -100,7 +102,7 @@ def main(servers, model, rows, requests, threads):
         "answers": [[*key, count] for key, count in seen.answers.items()],
         "errors": dict(seen.errors),
         "seconds": round(time.perf_counter() - begin, 1),
-        "quantiles": [round(float(one), 5) for one in np.quantile(seen.seconds, [0.5, 0.95, 0.99, 1.0])],
+        "quantiles": [round(float(quantile), 5) for quantile in np.quantile(seen.seconds, [0.5, 0.95, 0.99, 1.0])],
     }
     sys.stdout.write(json.dumps(report) + "\n")
 

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from components.pusher.publish import keep_newest, publish, roll_back
 from components.pusher.served import served_versions
-from support.worlds import World
 from tests.servers.real_servers import HERE, PYTHON, wait_until
+from tests.support.worlds import World
 
 
 class Models:
@@ -84,14 +84,14 @@ def ask_while_versions_change(models, servers, is_served, log, requests):
         wait_until(lambda at=version: is_served(at), 300, log)
         done["removed"] += len(keep_newest(models.base, 2))
     seen = load.report()
-    wrong = [one for one in seen["answers"] if models.expected[one[0]][one[1]] != one[2]]
+    wrong = [answer for answer in seen["answers"] if models.expected[answer[0]][answer[1]] != answer[2]]
     figures = {
         "requests": requests,
-        "answered": sum(one[3] for one in seen["answers"]),
+        "answered": sum(answer[3] for answer in seen["answers"]),
         "errors": sum(seen["errors"].values()),
-        "wrong": sum(one[3] for one in wrong),
+        "wrong": sum(answer[3] for answer in wrong),
         **done,
-        "served": len({one[0] for one in seen["answers"]}),
+        "served": len({answer[0] for answer in seen["answers"]}),
         "seconds": seen["seconds"],
         "quantiles": seen["quantiles"],
     }

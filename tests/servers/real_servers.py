@@ -31,9 +31,9 @@ def free_ports(count):
     """Return ports of loopback that nobody listens on."""
     with contextlib.ExitStack() as open_sockets:
         found = [open_sockets.enter_context(socket.socket()) for _ in range(count)]
-        for one in found:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in found]
+        for connection in found:
+            connection.bind(("127.0.0.1", 0))
+        return [connection.getsockname()[1] for connection in found]
 
 
 @contextlib.contextmanager

@@ -15,8 +15,8 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from components.pusher.publish import publish
-from support.tf_examples import write_rows
-from support.worlds import World
+from tests.support.tf_examples import write_rows
+from tests.support.worlds import World
 
 SOURCE = Path(__file__).parents[2] / "examples/c_client/predict.c"
 GCC = shutil.which("gcc")

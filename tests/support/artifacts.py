@@ -7,7 +7,7 @@ from tfx.types import standard_artifacts
 
 from components.artifacts import TableConfigs, Vocabularies
 from embedding_core.vocabulary import save_vocabulary
-from support.tf_examples import write_rows
+from tests.support.tf_examples import write_rows
 
 
 def artifact(cls, folder, *, made=True):

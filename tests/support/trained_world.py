@@ -3,8 +3,8 @@
 Ask for it by the session fixtures of `tests/conftest.py`, each a `TrainedPipeline`:
 
 * `ranking_days`: the model "ranking" over the tables `item` and `shop` and the number `price`, with the configuration
-  `PRICED` of `support.two_days` in `folder/my.yaml`. Its work_dir has the runs of two days: the first is a cold start
-  and pushed a version without deltas; the second starts from the first (rows, vocabularies, dense part), and its
+  `PRICED` of `tests.support.two_days` in `folder/my.yaml`. Its work_dir has the runs of two days: the first is a cold
+  start and pushed a version without deltas; the second starts from the first (rows, vocabularies, dense part), and its
   version takes deltas if the room `deltas` is installed.
 * `two_tower`: the model "two_tower" over `user` and `item`, trained with a sampled softmax on rows of
   `folder/rows.csv` and judged by rankings without what a user has seen; one run, one pushed version.
@@ -35,7 +35,7 @@ from pathlib import Path
 
 from embedding_core.rooms import is_installed
 from embedding_core.storage import environment_variable, locked_file
-from support.two_days import DAY, PRICED, write_day
+from tests.support.two_days import DAY, PRICED, write_day
 
 ROOT = Path(__file__).parents[2]
 WORLDS = ROOT / "build" / "trained_world"

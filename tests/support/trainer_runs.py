@@ -10,8 +10,8 @@ from tfx.types import standard_artifacts
 
 from components.trainer.executor import Executor
 from embedding_core.planning.planner import plan_tables
-from support.artifacts import artifact, inputs_of
-from support.vocabularies import vocabulary_of
+from tests.support.artifacts import artifact, inputs_of
+from tests.support.vocabularies import vocabulary_of
 
 TRAINING = {
     "epochs": 3,

@@ -8,7 +8,7 @@ import tensorflow as tf
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.optimizers import DEFAULT_OPTIMIZER
 from embedding_core.training import Inputs, TrainingConfig, TrainingJob
-from support.tf_examples import example, write_rows
+from tests.support.tf_examples import example, write_rows
 
 WORDS = [f"w{number}" for number in range(8)]
 WITHOUT_DROPOUT = {"hidden_units": [8], "cross_layers": 0, "dropout": 0.0}  # arguments of the model

@@ -9,7 +9,7 @@ from components.artifacts import Vocabularies
 from components.vocabulary_gen.executor import Executor
 from embedding_core.vocabulary import load_vocabularies
 from pipelines.pipeline.run_target import IN_PROCESS
-from support.artifacts import artifact, examples_at
+from tests.support.artifacts import artifact, examples_at
 
 
 def feature(name, vocabulary=None, **column):

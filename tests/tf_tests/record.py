@@ -51,7 +51,7 @@ def _code_of(module):
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            node.body = [one for one in body if not _is_text(one)]
+            node.body = [statement for statement in body if not _is_text(statement)]
     return ast.unparse(tree)
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from embedding_core.rooms import ROOMS, is_installed
-from tf_tests import record
+from tests.tf_tests import record
 
 pytestmark = pytest.mark.light
 
@@ -27,7 +27,7 @@ def test_last_run_was_of_these_engines():
 def test_comments_and_docstrings_are_not_code(tmp_path, monkeypatch):
     monkeypatch.setattr(record, "ROOT", tmp_path)
     sources = ['"""One."""\ndef f():\n    """Two."""\n    return 1\n', "def f():\n    return 1  # three\n"]
-    sources += [one.replace("1", "2") for one in sources]
+    sources += [text.replace("1", "2") for text in sources]
     codes = []
     for source in sources:
         (tmp_path / "module.py").write_text(source)

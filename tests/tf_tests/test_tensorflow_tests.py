@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tf_tests import record
+from tests.tf_tests import record
 
 CHECKOUT = os.environ.get("TF_TESTS", "")
 RUN = Path(__file__).with_name("run.py")

@@ -17,8 +17,8 @@ from embedding_core.optimizers import DEFAULT_OPTIMIZER
 from embedding_core.planning.planner import plan_tables
 from pipelines.config import config_from_mapping
 from pipelines.pipeline.component_inputs import remap_policy
-from support.artifacts import artifact, inputs_of
-from support.vocabularies import vocabulary_of
+from tests.support.artifacts import artifact, inputs_of
+from tests.support.vocabularies import vocabulary_of
 
 pytestmark = pytest.mark.tfx
 

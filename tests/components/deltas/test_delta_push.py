@@ -27,8 +27,6 @@ from embedding_core.engines import HostEngine
 from embedding_core.model_inputs import build_model
 from embedding_core.serving import export_model
 from pipelines.pipeline.run_target import IN_PROCESS
-from support.artifacts import inputs_of
-from support.finished_runs import write_run
 from tests.components.pusher import test_pusher as pushing
 from tests.components.pusher.test_pusher import (
     PRICE,
@@ -37,6 +35,8 @@ from tests.components.pusher.test_pusher import (
     push,
     vocabulary,
 )
+from tests.support.artifacts import inputs_of
+from tests.support.finished_runs import write_run
 
 pytestmark = pytest.mark.tfx
 

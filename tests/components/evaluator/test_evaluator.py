@@ -62,7 +62,7 @@ def inputs(tmp_path_factory):
     """Return the artifacts of examples, a model and a baseline model by input key."""
     from tfx.types import standard_artifacts
 
-    from support.artifacts import artifact, examples_at, write_split
+    from tests.support.artifacts import artifact, examples_at, write_split
 
     folder = tmp_path_factory.mktemp("evaluator")
     write_split(folder / "examples", list(rows(300)), "eval", files=3)
@@ -96,7 +96,7 @@ def config(*, weighted=False, baseline=False, slices=(), bound=0.1, metrics=METR
     named += [config_pb2.MetricConfig(module="components.evaluator.own_metrics", class_name=name) for name in own]
     return config_pb2.EvalConfig(
         model_specs=specs,
-        slicing_specs=[config_pb2.SlicingSpec(feature_keys=list(one)) for one in [(), *slices]],
+        slicing_specs=[config_pb2.SlicingSpec(feature_keys=list(columns)) for columns in [(), *slices]],
         metrics_specs=[config_pb2.MetricsSpec(metrics=named)],
     )
 
@@ -105,7 +105,7 @@ def evaluate(executor, inputs, eval_config, folder):
     from google.protobuf import json_format
     from tfx.types import standard_artifacts
 
-    from support.artifacts import artifact
+    from tests.support.artifacts import artifact
 
     baseline = any(spec.is_baseline for spec in eval_config.model_specs)
     evaluation = artifact(standard_artifacts.ModelEvaluation, folder / "evaluation")
@@ -150,14 +150,14 @@ def test_figures_and_blessing_are_those_of_tfxs_evaluator(inputs, tmp_path, give
     import tensorflow_model_analysis as tfma
 
     settings, refused = config(**given), "bound" in given
-    one, our_blessing = ours(inputs, settings, tmp_path / "ours")
+    evaluation, our_blessing = ours(inputs, settings, tmp_path / "ours")
     two, their_blessing = theirs(inputs, settings, tmp_path / "theirs")
-    found, expected = figures(one), figures(two)
+    found, expected = figures(evaluation), figures(two)
     assert {*found} == {*expected}
     assert len(found) > 20 or not given
     for key, metrics in expected.items():
         assert found[key] == pytest.approx(metrics, abs=1e-6, nan_ok=True), key
-    for result in [tfma.load_validation_result(each.uri) for each in (one, two)]:
+    for result in [tfma.load_validation_result(each.uri) for each in (evaluation, two)]:
         assert result.validation_ok is not refused
         assert len(result.metric_validations_per_slice) == refused
     facts, their_facts = (dict(each.mlmd_artifact.custom_properties) for each in (our_blessing, their_blessing))

@@ -20,18 +20,18 @@ def test_models_with_other_classes_are_compared_on_the_same_rows():
     old = _scores([0, 1, 0, 0], [[0.6, 0.4]] * 4, [1, 1, 0, 0])
     made = with_rows_of_all_models({("", "kind"): new, ("baseline", "kind"): old})
     losses = {}
-    for (name, _), one in made.items():
-        assert one.known.tolist() == [1, 1, 1, 0]
-        assert one.weight.tolist() == [2, 2, 2, 0]
-        losses[name] = own_metrics.class_log_losses(one.label, one.prediction)[:3]
-        right = own_metrics.are_most_probable(one.label, one.prediction)[:3]
+    for (name, _), scores in made.items():
+        assert scores.known.tolist() == [1, 1, 1, 0]
+        assert scores.weight.tolist() == [2, 2, 2, 0]
+        losses[name] = own_metrics.class_log_losses(scores.label, scores.prediction)[:3]
+        right = own_metrics.are_most_probable(scores.label, scores.prediction)[:3]
         assert right.tolist() == [1, 0, 0], name
     assert losses[""] == pytest.approx(-np.log([0.8, 0.1, 0.1]))
     assert losses["baseline"] == pytest.approx([-np.log(0.6), -np.log(0.4), 36.04], abs=0.01)
 
 
 def test_one_model_and_labels_without_classes_stay_as_they_are():
-    one = _scores([0, 2], [[0.8, 0.1, 0.1]] * 2, [1, 0])
+    classes = _scores([0, 2], [[0.8, 0.1, 0.1]] * 2, [1, 0])
     binary = _scores([0, 1], [0.3, 0.4], [1, 1])
-    given = {("", "kind"): one, ("", "click"): binary, ("baseline", "click"): binary}
+    given = {("", "kind"): classes, ("", "click"): binary, ("baseline", "click"): binary}
     assert with_rows_of_all_models(given) == given

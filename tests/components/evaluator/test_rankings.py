@@ -19,8 +19,8 @@ from embedding_core.errors import ConfigError, DataError
 from embedding_core.model_inputs import build_model
 from embedding_core.quality_rules import RankingSettings
 from embedding_core.serving import export_model
-from support.artifacts import artifact, inputs_of, write_split
-from support.vocabularies import vocabulary_of
+from tests.support.artifacts import artifact, inputs_of, write_split
+from tests.support.vocabularies import vocabulary_of
 
 pytestmark = pytest.mark.tfx
 
@@ -265,8 +265,8 @@ def test_group_auc_is_the_mean_over_users_weighted_by_rows(inputs, tmp_path):
     scores[:, 50] = user[:, 1:] @ unknown[1:] + user[:, 0] + unknown[0]
     for city, key in ((None, ""), (b"a", "a"), (b"b", "b")):
         areas, weights = [], []
-        for number, one in enumerate(USERS):
-            mine = [row for row in HELD_OUT if row["user"] == one and city in (None, row["city"])]
+        for number, who in enumerate(USERS):
+            mine = [row for row in HELD_OUT if row["user"] == who and city in (None, row["city"])]
             labels = [row["label"] for row in mine]
             if len({*labels}) == 2:
                 columns = [50 if row["item"] == UNKNOWN else ITEMS.index(row["item"]) for row in mine]

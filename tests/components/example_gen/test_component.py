@@ -35,7 +35,7 @@ def run(tmp_path):
         tfx.orchestration.LocalDagRunner().run(pipeline)
         with metadata.Metadata(connection) as store:
             executions = store.store.get_executions()
-            return [metadata_store_pb2.Execution.State.Name(one.last_known_state) for one in executions]
+            return [metadata_store_pb2.Execution.State.Name(execution.last_known_state) for execution in executions]
 
     (tmp_path / "data").mkdir()
     return go

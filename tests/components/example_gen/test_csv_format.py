@@ -32,7 +32,7 @@ def read(write):
         bad = BadRows()
         settings = Settings(columns=dict.fromkeys(needed, "token"), csv=CsvFormat(**form))
         batches = list(csv_batches(str(write(content, name)), settings, bad))
-        return {name: [one for b in batches for one in b.columns[name].to_pylist()] for name in needed}, bad.first
+        return {name: [value for b in batches for value in b.columns[name].to_pylist()] for name in needed}, bad.first
 
     return of
 

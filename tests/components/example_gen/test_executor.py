@@ -27,10 +27,10 @@ def test_split_does_not_depend_on_files_order_or_columns_kept(ingest, write, tmp
     write("\n".join(map(",".join, [("id", "x"), *rows])), "one/a.csv")
     write(gzip.compress("\n".join(f"{x},{i}" for i, x in [("id", "x"), *rows[300:]]).encode()), "two/1.csv.gz")
     write("\n".join(map(",".join, [("id", "x"), *rows[:300]])), "two/2.csv")
-    one = ingest(tmp_path / "one", out=tmp_path / "o1", columns={"id": "token"}, split=HALF)
+    first = ingest(tmp_path / "one", out=tmp_path / "o1", columns={"id": "token"}, split=HALF)
     two = ingest(tmp_path / "two", out=tmp_path / "o2", columns={"id": "token", "x": "float"}, split=HALF)
-    assert {row["id"][0] for row in one.rows("eval")} == {row["id"][0] for row in two.rows("eval")}
-    assert one.facts["splits"]["eval"] == pytest.approx(200, abs=40)
+    assert {row["id"][0] for row in first.rows("eval")} == {row["id"][0] for row in two.rows("eval")}
+    assert first.facts["splits"]["eval"] == pytest.approx(200, abs=40)
     assert two.facts["rows_read"] == two.facts["rows_kept"] == 400
 
 

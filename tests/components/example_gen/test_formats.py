@@ -62,7 +62,7 @@ def test_parquet_column_of_pickled_objects_runs_no_code(ingest, tmp_path):
 @pytest.fixture
 def write_records(tmp_path):
     """Write tf.Examples (dicts of lists) or raw bytes as one TFRecord file."""
-    from support.tf_examples import write_rows
+    from tests.support.tf_examples import write_rows
 
     def put(rows, name="data.tfrecord.gz"):
         write_rows(tmp_path / name, rows, "GZIP" if name.endswith("gz") else "")

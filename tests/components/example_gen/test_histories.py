@@ -77,9 +77,9 @@ def made(tmp_path):
             tally.add_rows(columns, sides)
             values = zip(*(columns[name].to_pylist() for name in columns), strict=True)
             for row, side in zip(values, sides.tolist(), strict=True):
-                one = dict(zip(columns, row, strict=True))
-                texts = {name: [text.decode() for text in one[name]] for name in settings.made}
-                found[(one["item"] or b"").decode()] = {"side": SPLITS[side], **texts}
+                event = dict(zip(columns, row, strict=True))
+                texts = {name: [text.decode() for text in event[name]] for name in settings.made}
+                found[(event["item"] or b"").decode()] = {"side": SPLITS[side], **texts}
         return found, tally
 
     return make
@@ -101,15 +101,15 @@ def expected(events, split, *, remember=lambda event: True, max_length=4):
     """Return the rows by item from the definition; events of the same time keep their order in the data."""
     found = {}
     for user in {event["user"] for event in events}:
-        mine = sorted((one for one in events if one["user"] == user), key=lambda one: int(one["time"]))
+        mine = sorted((other for other in events if other["user"] == user), key=lambda other: int(other["time"]))
         sides = [side_of(event, mine, split) for event in mine]
         for position, (event, side) in enumerate(zip(mine, sides, strict=True)):
             before = [
-                one
-                for one, its_side in zip(mine[:position], sides, strict=False)
-                if one["kind"] and remember(one) and (side == "eval" or its_side == "train")
+                other
+                for other, its_side in zip(mine[:position], sides, strict=False)
+                if other["kind"] and remember(other) and (side == "eval" or its_side == "train")
             ][-max_length:]
-            histories = {"history": [one["item"] for one in before], "kinds": [one["kind"] for one in before]}
+            histories = {"history": [other["item"] for other in before], "kinds": [other["kind"] for other in before]}
             if side is not None:
                 found[event["item"]] = {"side": side, **histories}
     return found
@@ -136,12 +136,12 @@ def test_history_holds_the_latest_events_before_its_time(made, tmp_path, name):
     for item, row in found.items():
         mine = by_item[item]
         may_see = [
-            int(one["time"])
-            for one in events
-            if one["user"] == mine["user"]
-            and one["kind"]
-            and int(one["time"]) < int(mine["time"])
-            and (row["side"] == "eval" or found[one["item"]]["side"] == "train")
+            int(other["time"])
+            for other in events
+            if other["user"] == mine["user"]
+            and other["kind"]
+            and int(other["time"]) < int(mine["time"])
+            and (row["side"] == "eval" or found[other["item"]]["side"] == "train")
         ]
         assert [int(by_item[seen]["time"]) for seen in row["history"]] == sorted(may_see)[-4:]
         assert all(by_item[seen]["user"] == mine["user"] for seen in row["history"])
@@ -221,7 +221,7 @@ def test_whole_number_is_one_key_in_any_type(keys):
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("left", "other"),
     [
         (pa.array([0.1, 1e-7, 0.5, 2.5]), pa.array([0.1, 1e-7, 0.5, 2.5], pa.float32())),
         (pa.array([day.date() for day in DAYS]), pa.array(DAYS, pa.timestamp("ns"))),
@@ -230,8 +230,8 @@ def test_whole_number_is_one_key_in_any_type(keys):
         (pa.array([0, 0]), pa.array([0.0, -0.0])),
     ],
 )
-def test_fraction_or_date_is_one_key_in_any_type(one, other):
-    first, second = (keys_of(normal(keys))[0] for keys in (one, other))
+def test_fraction_or_date_is_one_key_in_any_type(left, other):
+    first, second = (keys_of(normal(keys))[0] for keys in (left, other))
     assert first == second
 
 
@@ -267,7 +267,7 @@ def test_user_has_one_history_in_any_type(made, tmp_path, other):
         items = [f"{at}{user}" for user in users]
         table = pa.table({"user": keys, "time": [at, at], "item": items, "kind": items})
         parquet.write_table(table, tmp_path / f"{at}.parquet")
-    found, tally = made(sorted(str(one) for one in tmp_path.iterdir()))
+    found, tally = made(sorted(str(path) for path in tmp_path.iterdir()))
     assert tally.bad.count == 0
     assert [found[f"1{user}"]["history"] for user in users] == [[f"0{user}"] for user in users]
 
@@ -339,7 +339,7 @@ def test_moments_of_typed_files_are_in_one_order(made, tmp_path):
     ):
         table = pa.table({"user": ["u"], "time": time, "item": [f"i{at}"], "kind": ["a"]})
         parquet.write_table(table, tmp_path / f"{at}.parquet")
-    found, tally = made(sorted(str(one) for one in tmp_path.iterdir()))
+    found, tally = made(sorted(str(path) for path in tmp_path.iterdir()))
     assert found["i0"]["history"] == ["i4", "i3", "i2", "i1"]
     settings = Settings.from_mapping({"columns": COLUMNS, "histories": HISTORIES, "split": LAST})
     assert not [problem for problem in tally.problems(settings, "data") if "'time'" in str(problem)]

@@ -55,16 +55,16 @@ def expected(events):
     """The rows by the definition: up to three earlier items of the user, and the user's last row for evaluation."""
     rows = []
     for user, item, time, price in events:
-        mine = sorted((one[2], one[1]) for one in events if one[0] == user)
+        mine = sorted((event[2], event[1]) for event in events if event[0] == user)
         history = [other for at, other in mine if at < time][-3:]
         rows.append((item, price, history, "eval" if (time, item) == mine[-1] else "train"))
     return sorted(rows)
 
 
 def test_any_files_and_workers_give_the_same_rows(ingest, events, tmp_path, small_parts):
-    one = ingest(csv_of(tmp_path / "one", events, 1), out=tmp_path / "o1", **SETTINGS)
-    assert rows_of(one) == expected(events)
-    assert len(one.files()) > 8  # the events fill several parts
+    first = ingest(csv_of(tmp_path / "one", events, 1), out=tmp_path / "o1", **SETTINGS)
+    assert rows_of(first) == expected(events)
+    assert len(first.files()) > 8  # the events fill several parts
     shuffled = random.Random(2).sample(events, len(events))
     many = csv_of(tmp_path / "many", shuffled, 4)
     two = ingest(many, out=tmp_path / "o2", mode="multi_threading", **SETTINGS)
@@ -86,8 +86,14 @@ def test_parquet_and_tfrecord_give_the_rows_of_csv(ingest, events, tmp_path, sma
             arrays = {name: pa.array(values) for name, values in part.items()}
             for row in examples({**arrays, "price": arrays["price"].cast(pa.float32())}):
                 writer.write(row)
-    for one in ("parquet", "tfrecord"):
-        output = ingest(tmp_path / "data", data_format=one, pattern=f"*.{one}", out=tmp_path / one, **SETTINGS)
+    for data_format in ("parquet", "tfrecord"):
+        output = ingest(
+            tmp_path / "data",
+            data_format=data_format,
+            pattern=f"*.{data_format}",
+            out=tmp_path / data_format,
+            **SETTINGS,
+        )
         assert rows_of(output) == expected(events)
         assert output.facts["columns"]["history"]["kind"] == "int64"
 

@@ -27,10 +27,10 @@ from embedding_core.errors import CheckpointError, ConfigError, VocabularyError
 from embedding_core.model_inputs import build_model
 from embedding_core.serving import export_model
 from embedding_core.vocabulary import save_vocabulary
-from support import artifacts
-from support.finished_runs import write_checkpoint, write_run
-from support.proofs import score_in_this_process
-from support.vocabularies import vocabulary_of
+from tests.support import artifacts
+from tests.support.finished_runs import write_checkpoint, write_run
+from tests.support.proofs import score_in_this_process
+from tests.support.vocabularies import vocabulary_of
 
 pytestmark = pytest.mark.tfx
 
@@ -165,7 +165,9 @@ def test_pusher_pushes_what_was_proven(run, pushed):
     }
     examples = tf.make_ndarray(requests[-1].inputs["word"])
     assert (requests[-1].model_spec.signature_name, examples.shape) == ("raw", (32,))
-    prices = {price for one in requests if "price" in one.inputs for price in tf.make_ndarray(one.inputs["price"]).flat}
+    prices = {
+        price for sent in requests if "price" in sent.inputs for price in tf.make_ndarray(sent.inputs["price"]).flat
+    }
     assert prices
     assert not prices & {np.float32(3.5), np.float32(0.1)}  # warm-up requests hold no rows of the data
 

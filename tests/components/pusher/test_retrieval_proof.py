@@ -16,9 +16,9 @@ from embedding_core.errors import ConfigError
 from embedding_core.model_inputs import build_model
 from embedding_core.serving_config import Approximate, TopK
 from embedding_core.tasks import POSITIVE
-from support.proofs import score_in_this_process
-from support.tf_examples import example
-from support.vocabularies import write_tokens
+from tests.support.proofs import score_in_this_process
+from tests.support.tf_examples import example
+from tests.support.vocabularies import write_tokens
 
 pytestmark = pytest.mark.tfx
 

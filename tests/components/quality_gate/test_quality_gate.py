@@ -23,9 +23,9 @@ from embedding_core.evaluation import Check, Predictions, own_checks
 from embedding_core.model_inputs import build_model
 from embedding_core.training import Negatives
 from embedding_core.vocabulary import save_vocabulary
-from support.artifacts import artifact, examples_at, inputs_of, write_split
-from support.finished_runs import write_run
-from support.vocabularies import vocabulary_of
+from tests.support.artifacts import artifact, examples_at, inputs_of, write_split
+from tests.support.finished_runs import write_run
+from tests.support.vocabularies import vocabulary_of
 
 pytestmark = pytest.mark.tfx
 

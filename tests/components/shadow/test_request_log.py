@@ -7,8 +7,8 @@ from components.shadow.keys import log_sizes
 from components.shadow.request_log import read_requests
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.shadow.answering import array_of
-from support.tf_examples import write_rows
 from tests.components.shadow.logs import predict_log
+from tests.support.tf_examples import write_rows
 
 pytestmark = pytest.mark.tfx
 
@@ -51,9 +51,9 @@ def test_other_kinds_are_named(tmp_path, kind):
 def test_glob_reads_every_file_in_order(tmp_path):
     for number in (2, 1):
         write_rows(tmp_path / f"log-{number}", [RECORDS[number]])
-    assert [one.model for one in read_requests(str(tmp_path / "log-*"))] == ["other", "m"]
+    assert [request.model for request in read_requests(str(tmp_path / "log-*"))] == ["other", "m"]
     sizes = log_sizes(str(tmp_path / "log-*"))
-    assert [one["path"] for one in sizes] == [str(tmp_path / "log-1"), str(tmp_path / "log-2")]
+    assert [size["path"] for size in sizes] == [str(tmp_path / "log-1"), str(tmp_path / "log-2")]
     assert sizes[0]["size"] == (tmp_path / "log-1").stat().st_size
 
 

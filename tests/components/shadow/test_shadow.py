@@ -14,10 +14,10 @@ from components.shadow.keys import Shadow as Section
 from embedding_core.errors import ConfigError
 from embedding_core.shadow.request_rows import Visibility
 from embedding_core.shadow.shadow_rules import ShadowRules
-from support.tf_examples import example, write_rows
 from tests.components.pusher import test_pusher
 from tests.components.pusher.test_pusher import CONFIG, TOKENS, artifact, export, push
 from tests.components.shadow.logs import predict_log
+from tests.support.tf_examples import example, write_rows
 
 pytestmark = pytest.mark.tfx
 
@@ -69,11 +69,11 @@ def test_changed_row_is_refused_and_its_token_named(run, pushed, candidate, tmp_
     assert worst["request"] == {"price": "1", "word": "c"}
     assert worst["place"] == f"{log}, record 1, row 3"
     assert figures["worst"]["embeddings/word"][0]["difference"] == pytest.approx(3.0, rel=1e-6)
-    by_word = {one["value"]: one["max"] for one in figures["slices"] if one["output"] == "embeddings/word"}
+    by_word = {part["value"]: part["max"] for part in figures["slices"] if part["output"] == "embeddings/word"}
     assert {word for word, largest in by_word.items() if largest} == {"c"}
     with open(f"{blessing.uri}.lineage.json") as file:
         record = json.load(file)
-    assert {one["type"] for one in record["inputs"]} == {"Model", "PushedModel", "components.TableConfigs"}
+    assert {made["type"] for made in record["inputs"]} == {"Model", "PushedModel", "components.TableConfigs"}
     assert record["files"][0]["path"] == log
 
 
@@ -84,7 +84,7 @@ def test_same_model_answers_its_warm_up_requests_the_same(run, pushed, tmp_path)
     assert blessing.get_int_custom_property("blessed") == 1
     assert figures["requests"]["replayed"] == 4
     assert set(figures["outputs"]) == {
-        f"{one}/{two}" for one in ("serving_default", "raw") for two in ("logit", "probability")
+        f"{signature}/{two}" for signature in ("serving_default", "raw") for two in ("logit", "probability")
     }
 
 

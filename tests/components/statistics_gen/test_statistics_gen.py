@@ -13,7 +13,7 @@ from components.example_gen.component import ExampleGen
 from components.example_gen.settings import Settings
 from components.statistics_gen.executor import Executor
 from pipelines.pipeline.run_target import IN_PROCESS
-from support.artifacts import artifact, examples_at
+from tests.support.artifacts import artifact, examples_at
 
 pytestmark = pytest.mark.tfx
 ROWS = 1500
@@ -77,8 +77,8 @@ def decisive(feature):
 @pytest.mark.parametrize("sample_rows", [100, ROWS])
 def test_what_decides_is_that_of_all_rows(statistics, sample_rows):
     for split in ("train", "eval"):
-        (one, expected), (two, found) = features(statistics(0), split), features(statistics(sample_rows), split)
-        assert two.num_examples == one.num_examples
+        (exact, expected), (two, found) = features(statistics(0), split), features(statistics(sample_rows), split)
+        assert two.num_examples == exact.num_examples
         known = {name for name, feature in expected.items() if decisive(feature)[2][1]}
         assert known <= {*found}
         for name in known:
@@ -87,7 +87,7 @@ def test_what_decides_is_that_of_all_rows(statistics, sample_rows):
 
 def test_sample_is_smaller_and_says_so(statistics):
     _, found = features(statistics(100), "train")
-    counted = sum(one.sample_count for one in found["shop"].string_stats.rank_histogram.buckets)
+    counted = sum(bucket.sample_count for bucket in found["shop"].string_stats.rank_histogram.buckets)
     assert 100 <= counted < 300
     rate = statistics(100).get_json_value_custom_property("sample_rate_by_split")
     assert 0 < json.loads(rate)["train"] < 0.2
@@ -99,7 +99,7 @@ def test_tfxs_schema_gen_and_example_validator_read_them(statistics, sample_rows
     from tensorflow_metadata.proto.v0 import schema_pb2
 
     folder = statistics(sample_rows).uri
-    train, held_out = (tfdv.load_stats_binary(f"{folder}/Split-{one}/FeatureStats.pb") for one in ("train", "eval"))
+    train, held_out = (tfdv.load_stats_binary(f"{folder}/Split-{split}/FeatureStats.pb") for split in ("train", "eval"))
     schema = tfdv.infer_schema(train, infer_feature_shape=False)
     schema = tfdv.update_schema(schema, held_out)
     kinds = {feature.name: schema_pb2.FeatureType.Name(feature.type) for feature in schema.feature}
@@ -111,4 +111,6 @@ def test_tfxs_schema_gen_and_example_validator_read_them(statistics, sample_rows
 def test_all_rows_of_another_example_gen_are_in_the_statistics(examples, tmp_path):
     other = examples_at(examples.uri)
     dataset, found = features(compute(other, tmp_path, 100), "train")
-    assert sum(one.sample_count for one in found["shop"].string_stats.rank_histogram.buckets) == dataset.num_examples
+    assert (
+        sum(bucket.sample_count for bucket in found["shop"].string_stats.rank_histogram.buckets) == dataset.num_examples
+    )

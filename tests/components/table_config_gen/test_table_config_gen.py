@@ -10,8 +10,8 @@ from embedding_core.checkpoint.checkpoint_manifest import Manifest, write_manife
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import ConfigError
 from embedding_core.vocabulary import FeatureSummary, save_vocabulary
-from support.artifacts import artifact
-from support.vocabularies import vocabulary_of
+from tests.support.artifacts import artifact
+from tests.support.vocabularies import vocabulary_of
 
 pytestmark = pytest.mark.tfx
 

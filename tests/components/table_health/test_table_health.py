@@ -15,8 +15,8 @@ from embedding_core.checkpoint import write_tables
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.health import HEALTH_FILE
 from embedding_core.optimizers import Adagrad
-from support.artifacts import artifact
-from support.vocabularies import vocabulary_of
+from tests.support.artifacts import artifact
+from tests.support.vocabularies import vocabulary_of
 
 pytestmark = pytest.mark.tfx
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from embedding_core.errors import ConfigError
 from embedding_core.training.finished_run import restore_run
-from support.trainer_runs import eval_rows, inputs_at, run
+from tests.support.trainer_runs import eval_rows, inputs_at, run
 
 pytestmark = pytest.mark.tfx
 

@@ -13,8 +13,8 @@ from components.trainer import EmbeddingTrainer
 from embedding_core.checkpoint import retrieve
 from embedding_core.errors import CheckpointError, ConfigError, DataError
 from embedding_core.training.finished_run import restore_run
-from support.artifacts import artifact
-from support.trainer_runs import VOCABULARY, eval_rows, inputs_at, run
+from tests.support.artifacts import artifact
+from tests.support.trainer_runs import VOCABULARY, eval_rows, inputs_at, run
 
 pytestmark = pytest.mark.tfx
 
@@ -34,9 +34,9 @@ def test_model_answers_as_the_restored_run_does(inputs, trained):
     served = model.signatures["serving_default"](eval_rows(inputs))["logit"]
     restored = restore_run(trained["model_run"][0].uri)
     examples = [tf.train.Example.FromString(row) for row in eval_rows(inputs).numpy()]
-    tokens = [one.features.feature["item"].bytes_list.value[0] for one in examples]
+    tokens = [example.features.feature["item"].bytes_list.value[0] for example in examples]
     ids = tf.ragged.constant([[[b"a", b"b", b"c"].index(token)] if token != b"d" else [3] for token in tokens])
-    prices = tf.constant([list(one.features.feature["price"].float_list.value) for one in examples])
+    prices = tf.constant([list(example.features.feature["price"].float_list.value) for example in examples])
     logits = restored.model([restored.engine.lookup({"item": ids})["item"], prices])
     np.testing.assert_allclose(served, logits, rtol=1e-5, atol=1e-6)
     assert {"transform_features", "transform_labels"} <= set(model.signatures)

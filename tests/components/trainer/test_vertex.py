@@ -18,7 +18,7 @@ def artifacts(tmp_path):
     from tfx.types import standard_artifacts
 
     from components.artifacts import TableConfigs, Vocabularies
-    from support.artifacts import artifact, examples_at
+    from tests.support.artifacts import artifact, examples_at
 
     kinds = {
         "vocabularies": Vocabularies,

@@ -17,8 +17,8 @@ from components.transform.executor import Executor
 from components.transform_graph import read_ranges
 from embedding_core.checkpoint.dense import write_dense
 from embedding_core.errors import CheckpointError
-from support.artifacts import artifact, examples_at, write_split
-from support.tf_examples import write_rows
+from tests.support.artifacts import artifact, examples_at, write_split
+from tests.support.tf_examples import write_rows
 
 pytestmark = pytest.mark.tfx
 

@@ -22,9 +22,9 @@ from components.vocabulary_gen.counting_plan import Evolution, VocabularyRule
 from components.vocabulary_gen.executor import REPORT_FILE
 from embedding_core.errors import ConfigError, DataError
 from pipelines.pipeline.run_target import IN_PROCESS
-from support.artifacts import artifact, examples_at, write_split
-from support.tf_examples import example
-from support.vocabulary_runs import bytes_of, count, feature
+from tests.support.artifacts import artifact, examples_at, write_split
+from tests.support.tf_examples import example
+from tests.support.vocabulary_runs import bytes_of, count, feature
 
 pytestmark = pytest.mark.tfx
 
@@ -142,7 +142,7 @@ def test_a_column_first_seen_late_has_its_dtype(tmp_path):
 
 
 def test_parquet_gives_the_same_bytes_through_tfxio(tmp_path):
-    features = [one for one in FEATURES if one["name"] != "item"]
+    features = [described for described in FEATURES if described["name"] != "item"]
     write_split(tmp_path / "fast", ROWS)
     count(tmp_path / "fast", features, out="out")
     kinds = {"user": pa.binary(), "seen": pa.list_(pa.binary()), "tags": pa.binary(), "price": pa.float32()}

@@ -8,8 +8,8 @@ import pytest
 
 from components.artifacts import Vocabularies
 from embedding_core.errors import DataError, VocabularyError
-from support.artifacts import artifact, examples_at, write_split
-from support.vocabulary_runs import bytes_of, count, feature
+from tests.support.artifacts import artifact, examples_at, write_split
+from tests.support.vocabulary_runs import bytes_of, count, feature
 
 pytestmark = pytest.mark.tfx
 

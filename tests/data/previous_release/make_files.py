@@ -88,7 +88,7 @@ def write_vocabularies():
 
 def job(config, *, start=None, **training):
     settings = {"epochs": 4, "batch_size": 32, "learning_rate": 0.01, "seed": 3, **training}
-    digests = {name: one.digest for name, one in load_vocabularies("vocabularies").items()}
+    digests = {name: vocabulary.digest for name, vocabulary in load_vocabularies("vocabularies").items()}
 
     def fill(variables):
         load_checkpoint_into(start, variables, config, vocabulary_digests=digests)
@@ -196,7 +196,7 @@ def main(folder):
     pushed = push(model)
     serving = tf.saved_model.load(pushed.path)
     logits = serving.signatures["serving_default"](tf.constant(list(rows(40, 2))))["logit"].numpy()
-    first_reader, whole_reader = (tf.train.load_checkpoint(one.checkpoint) for one in (result, whole))
+    first_reader, whole_reader = (tf.train.load_checkpoint(run.checkpoint) for run in (result, whole))
     key = "embedding/item{}/.ATTRIBUTES/VARIABLE_VALUE"
     expected = {"logits": logits}
     for name, reader in (("trained", first_reader), ("continued", whole_reader)):

@@ -16,7 +16,7 @@ from embedding_core.errors import CheckpointError
 from embedding_core.optimizers import FTRL, SGD, Adagrad
 from embedding_core.training_config import RemapPolicy
 from embedding_core.vocabulary import Vocabulary
-from support.vocabularies import vocabulary_of
+from tests.support.vocabularies import vocabulary_of
 
 TOKENS = st.lists(st.binary(min_size=1, max_size=3).filter(lambda t: not set(t) & set(b"\n\r\0")), unique=True)
 
@@ -258,9 +258,9 @@ def test_reordered_is_numpy_take(sources, slice_bytes):
 
 def test_token_rows_depend_on_the_token_not_on_its_place():
     table = config(vocabulary(b"a", b"b"), dim=16).table("t")
-    both, one = token_rows(table, [b"a", b"b"], seed=1), token_rows(table, [b"b"], seed=1)
-    np.testing.assert_array_equal(both[1], one[0])
-    assert not np.array_equal(token_rows(table, [b"b"], seed=2), one)
+    both, single = token_rows(table, [b"a", b"b"], seed=1), token_rows(table, [b"b"], seed=1)
+    np.testing.assert_array_equal(both[1], single[0])
+    assert not np.array_equal(token_rows(table, [b"b"], seed=2), single)
 
 
 @pytest.mark.parametrize(("name", "stddev", "bound"), [("truncated_normal", 0.8796, 2.0), ("uniform", 0.5774, 1.0)])

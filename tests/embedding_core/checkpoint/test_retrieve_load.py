@@ -20,7 +20,7 @@ from embedding_core.errors import CheckpointError
 from embedding_core.optimizers import SGD, Adam, Optimizer
 from embedding_core.storage import remove_leftovers, whole_folder
 from embedding_core.vocabulary import Vocabulary, load_vocabulary
-from support.vocabularies import vocabulary_of
+from tests.support.vocabularies import vocabulary_of
 
 
 def items(size: int = 22) -> Vocabulary:

@@ -16,7 +16,7 @@ from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.optimizers import SGD, Adagrad
 from embedding_core.vocabulary import Vocabulary, evolved_vocabulary
-from support.vocabularies import vocabulary_of
+from tests.support.vocabularies import vocabulary_of
 
 
 def words(*tokens: bytes, **facts) -> Vocabulary:

@@ -42,7 +42,7 @@ def test_empty_list_is_as_a_missing_value(rows, words, ids):
     """TFX's CsvExampleGen writes an empty list for an empty cell."""
     read = tf.function(Columns(COLUMNS, {}).parse)(tf.constant(rows, tf.string, shape=[len(rows)])).categorical
     assert read["word"].numpy().tolist() == words
-    assert read["id"].numpy().tolist() == [MISSING[tf.int64] if one is None else one for one in ids]
+    assert read["id"].numpy().tolist() == [MISSING[tf.int64] if value is None else value for value in ids]
     assert read["list"].to_list() == [[] for _ in rows]
 
 

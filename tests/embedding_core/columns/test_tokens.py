@@ -10,7 +10,7 @@ from embedding_core.columns import parse_spec, tokens_of
 from embedding_core.config import ColumnConfig
 from embedding_core.errors import DataError
 from embedding_core.vocabulary import save_vocabulary, vocabulary_from_counts
-from support.tf_examples import example
+from tests.support.tf_examples import example
 
 TEXT, SPLIT = ColumnConfig(name="c"), ColumnConfig(name="c", separator="|")
 INTEGER, FLOAT = ColumnConfig(name="c", dtype="int64"), ColumnConfig(name="c", dtype="float32")

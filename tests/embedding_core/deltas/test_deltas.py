@@ -55,11 +55,11 @@ def answers_of(version, rows):
     return {name: version.answer(name, rows) for name in SIGNATURES}
 
 
-def same(one, other):
+def same(first, other):
     return all(
-        one[name][key].tolist() == other[name][key].tolist() and one[name][key].dtype == other[name][key].dtype
-        for name in one
-        for key in one[name]
+        first[name][key].tolist() == other[name][key].tolist() and first[name][key].dtype == other[name][key].dtype
+        for name in first
+        for key in first[name]
     )
 
 
@@ -196,10 +196,10 @@ def test_far_rows_and_many_tokens_are_written_and_read():
     ]
     found, weights = read_content(write_content(tables, (1,), [b"abcd"]), (6, 8), (3, 4))
     assert weights == {1: b"abcd"}
-    for one, other in zip(found, tables, strict=True):
-        assert (one.values, tuple(one.came), tuple(one.went)) == (other.values, tuple(other.came), tuple(other.went))
-        np.testing.assert_array_equal(one.rows, other.rows)
-        np.testing.assert_array_equal(one.came_rows, other.came_rows)
+    for mine, other in zip(found, tables, strict=True):
+        assert (mine.values, tuple(mine.came), tuple(mine.went)) == (other.values, tuple(other.came), tuple(other.went))
+        np.testing.assert_array_equal(mine.rows, other.rows)
+        np.testing.assert_array_equal(mine.came_rows, other.came_rows)
 
 
 def test_delta_of_another_export_of_the_same_model_is_refused(tmp_path, exports, served):
@@ -230,7 +230,7 @@ def test_export_without_deltas_lacks_signature_and_variables(tmp_path, exports):
     assert not [name for name in names if "deltas" in name or "changed" in name or "hashes" in name]
     with LoadedVersion(folder) as plain, LoadedVersion(exports.folders[0]) as changing:
         assert plain.signatures == changing.signatures - {"apply_delta"}
-        mine, other = (one.answer("serving_default", exports.rows) for one in (plain, changing))
+        mine, other = (server.answer("serving_default", exports.rows) for server in (plain, changing))
         assert set(other) - set(mine) == {"model_digest"}
         assert all(mine[name].tobytes() == other[name].tobytes() for name in mine)
     assert not (folder / LAYOUT).exists()

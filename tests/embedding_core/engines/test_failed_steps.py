@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from embedding_core import SGD, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import TPUEmbedding, simulated_tpu
-from support.engine_steps import this_core
+from tests.support.engine_steps import this_core
 
 ROWS = 6
 CONFIG = EmbeddingConfig(

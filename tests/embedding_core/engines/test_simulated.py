@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from embedding_core import SGD, Adagrad, Adam, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine, TPUEmbedding, initialize_simulated_tpu, simulated_tpu
-from support.engine_steps import this_core
+from tests.support.engine_steps import this_core
 
 tpu = tf.tpu.experimental.embedding
 CONFIG = EmbeddingConfig(

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from embedding_core import FTRL, SGD, Adagrad, AdagradMomentum, Adam, EmbeddingConfig, FeatureConfig, TableConfig
-from support.engine_steps import Simulated, built, traced
 from tests.embedding_core.oracle import Samples
+from tests.support.engine_steps import Simulated, built, traced
 
 BATCH = 8
 KINDS = ["dense", "sparse", "ragged", "weighted_sparse", "weighted_ragged"]
@@ -78,8 +78,8 @@ def trained(config, kinds, topology, steps=2):
 def check(model, topology):
     gc.collect()
     config, kinds = model
-    for one, other in zip(trained(config, kinds, (1, 1)), trained(config, kinds, topology), strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-5)
+    for first, other in zip(trained(config, kinds, (1, 1)), trained(config, kinds, topology), strict=True):
+        np.testing.assert_allclose(first, other, rtol=2e-4, atol=2e-5)
 
 
 @settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

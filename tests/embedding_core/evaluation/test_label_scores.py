@@ -30,8 +30,8 @@ from embedding_core.training import Inputs, TrainingConfig
 from embedding_core.training.finished_run import RestoredRun, RunDescription
 from embedding_core.training.training_inputs import RowParser
 from embedding_core.training_config import Softmax
-from support.tf_examples import write_rows
-from support.vocabularies import write_tokens
+from tests.support.tf_examples import write_rows
+from tests.support.vocabularies import write_tokens
 
 TOKENS = [b"t%d" % number for number in range(9)]
 TABLE = TableConfig(name="item", vocabulary="item", vocabulary_size=9, dim=4)
@@ -111,7 +111,9 @@ def test_scores_of_all_labels_are_those_of_scikit_learn(folder):
 
     def both(metric, name, predicted, constant):
         label, weight = of(held_out, name)
-        return [metric(label, one, sample_weight=weight) for one in (predicted, np.full(len(label), constant))]
+        return [
+            metric(label, prediction, sample_weight=weight) for prediction in (predicted, np.full(len(label), constant))
+        ]
 
     def rmse(*given, **more):
         return np.sqrt(mean_squared_error(*given, **more))
@@ -164,4 +166,4 @@ def test_a_model_that_loses_to_the_mean_is_refused(metric, model, constant, met)
     assert (check.name, check.met) == (metric, met)
     assert met or f"`evaluation.thresholds.{metric}`" in check.reason
     bounded = judge(counts, "no towers", Rules(bounded_metrics=(metric,)), [score])
-    assert all(one.met and one.name != metric for one in bounded)
+    assert all(bound.met and bound.name != metric for bound in bounded)

@@ -19,7 +19,7 @@ def lists(*rows):
 
 def one_each(truth):
     """Return a list for each query: its one true candidate, or nothing for -1."""
-    return lists(*([one] if one >= 0 else [] for one in truth))
+    return lists(*([item] if item >= 0 else [] for item in truth))
 
 
 def mean_of(name, ranks, truths, relevant=None):
@@ -29,7 +29,7 @@ def mean_of(name, ranks, truths, relevant=None):
 
 def of_order(metric, order, truths, relevant):
     """Return a metric of one ranking, from its definition."""
-    hits = [1 if one in truths else 0 for one in order[: metric.k]]
+    hits = [1 if item in truths else 0 for item in order[: metric.k]]
     discounted = [hit / math.log2(place + 2) for place, hit in enumerate(hits)]
     ideal = sum(1 / math.log2(place + 2) for place in range(min(relevant, metric.k)))
     reciprocal = [1 / (place + 1) for place, hit in enumerate(hits) if hit] or [0.0]
@@ -39,7 +39,7 @@ def of_order(metric, order, truths, relevant):
 
 def expected(metric, scores, truths, excluded, relevant):
     """Return a metric of one query, averaged over all orders of equal scores."""
-    left = [one for one in range(len(scores)) if one not in excluded]
+    left = [number for number in range(len(scores)) if number not in excluded]
     orders = [
         order
         for order in itertools.permutations(left)

@@ -20,8 +20,8 @@ from embedding_core.training import Inputs, Negatives, TrainingConfig
 from embedding_core.training.finished_run import RestoredRun, RunDescription
 from embedding_core.training.training_inputs import RowParser
 from embedding_core.training_config import Softmax
-from support.tf_examples import example, write_rows
-from support.vocabularies import write_tokens
+from tests.support.tf_examples import example, write_rows
+from tests.support.vocabularies import write_tokens
 
 USERS, ITEMS = [b"u%d" % n for n in range(6)], [b"i%d" % n for n in range(40)]
 VOCABULARIES = {"users": USERS, "items": ITEMS, "shops": [b"s0", b"s1"]}
@@ -90,7 +90,7 @@ def trained(arguments=TOWERS, negatives=None, module="two_tower", **training):
 def ranked(run, inputs, row, candidates):
     """Return the candidates (shops by item) by the whole model's logit for each, the largest first."""
     examples = [{**row, "item": item, "shop": shop} for item, shop in candidates.items()]
-    batch = RowParser(inputs)(tf.constant([example(one) for one in examples]))
+    batch = RowParser(inputs)(tf.constant([example(features) for features in examples]))
     logits = call_model(run.model, run.engine.lookup(batch["ids"]), {})["label"].numpy()[:, 0]
     return [list(candidates)[place] for place in np.argsort(-logits)]
 
@@ -211,9 +211,9 @@ def test_other_targets_of_a_user_are_not_seen(folder, inputs):
     found = measure_retrieval(trained(), inputs, train_files=files[0], eval_files=files[1], protocol=protocol)
     values, run = [], trained()
     for user, row in expected.items():
-        seen = {one["item"] for one in train if one["user"] == user}
+        seen = {event["item"] for event in train if event["user"] == user}
         ranking = [item for item in ranked(run, inputs, row, dict.fromkeys(ITEMS, b"s0")) if item not in seen]
-        values.append(np.mean([one["item"] in ranking[:10] for one in held_out if one["user"] == user]))
+        values.append(np.mean([event["item"] in ranking[:10] for event in held_out if event["user"] == user]))
     assert found.metrics["Recall@10"] == pytest.approx(np.mean(values))
     assert (found.ranked, found.seen_truths) == (18, 6)
 
@@ -252,5 +252,5 @@ def test_split_is_counted_exactly_with_and_without_oov_rows(folder, inputs):
     counts = count_split(inputs, write(folder / "counted", held_out))
     label = counts.labels["label"]
     assert (counts.rows, label.rows, label.positives, label.negatives) == (3, 3, 2, 1)
-    found = {name: dataclasses.astuple(one) for name, one in counts.features.items()}
+    found = {name: dataclasses.astuple(counted) for name, counted in counts.features.items()}
     assert found == {"user": (1, 2, 1, 1), "seen": (1, 4, 3, 2), "item": (0, 3, 1, 1), "shop": (1, 2, 0, 0)}

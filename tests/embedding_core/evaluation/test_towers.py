@@ -21,8 +21,8 @@ from embedding_core.serving import export_model
 from embedding_core.tasks import POSITIVE
 from embedding_core.training import Inputs, Negatives, TrainingConfig
 from embedding_core.training.finished_run import RestoredRun, RunDescription
-from support.tf_examples import example
-from support.vocabularies import write_tokens
+from tests.support.tf_examples import example
+from tests.support.vocabularies import write_tokens
 
 TOKENS = {"user": [b"a", b"b"], "item": [b"3", b"-1", b"2"], "shop": [b"s", b"t"]}
 COLUMNS = {"user": {}, "past items": {"dtype": "int64", "multivalent": True}, "item": {"dtype": "int64"}, "shop": {}}

@@ -136,9 +136,9 @@ def test_moves_are_by_token_and_over_the_norm():
 
 def test_figures_do_not_depend_on_the_blocks():
     rows, slots = ROWS * 1.1, SLOTS * 1.1
-    one, other = (measured(rows, ROWS, slots=slots, size=size) for size in (7, 200))
-    assert one.values == pytest.approx(other.values)
-    assert one.examples == other.examples
+    first, other = (measured(rows, ROWS, slots=slots, size=size) for size in (7, 200))
+    assert first.values == pytest.approx(other.values)
+    assert first.examples == other.examples
 
 
 def test_raw_ids_have_no_figures_of_traffic():

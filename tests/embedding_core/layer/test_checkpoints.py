@@ -7,7 +7,7 @@ import tf_keras
 
 from embedding_core.engines import simulated_tpu
 from embedding_core.layer import TPUEmbedding
-from support.layers import ids_of_cores, on_cores
+from tests.support.layers import ids_of_cores, on_cores
 
 tpu = tf.tpu.experimental.embedding
 
@@ -114,10 +114,11 @@ def test_tensorflow_recommenders_reads_ours_and_we_read_theirs(tmp_path):
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
         path = checkpoint.write(str(tmp_path / type(layer).__module__))
         other_checkpoint.read(path).expect_partial()
-        tables = [next(iter(one.embedding_tables.values())) for one in (layer, other)]
+        tables = [next(iter(model.embedding_tables.values())) for model in (layer, other)]
         np.testing.assert_array_equal(*tables)
         slots = [
-            one.get_slot(table, "accumulator") for one, table in zip((optimizer, other_optimizer), tables, strict=True)
+            owner.get_slot(table, "accumulator")
+            for owner, table in zip((optimizer, other_optimizer), tables, strict=True)
         ]
         np.testing.assert_array_equal(*slots)
         assert np.max(slots[0]) > 0.5

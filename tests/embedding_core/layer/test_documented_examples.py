@@ -11,7 +11,7 @@ import tf_keras
 
 from embedding_core.engines import simulated_tpu
 from embedding_core.layer import TPUEmbedding
-from support.tf_examples import example
+from tests.support.tf_examples import example
 
 tpu = tf.tpu.experimental.embedding
 BATCH = 4
@@ -19,11 +19,11 @@ BATCH = 4
 
 def feature_config():
     """Return three features, two of which share a table."""
-    one = tpu.TableConfig(vocabulary_size=5, dim=2, name="one")
+    table = tpu.TableConfig(vocabulary_size=5, dim=2, name="one")
     two = tpu.TableConfig(vocabulary_size=7, dim=3, name="two")
     return {
-        "feature_one": tpu.FeatureConfig(table=one),
-        "feature_two": tpu.FeatureConfig(table=one),
+        "feature_one": tpu.FeatureConfig(table=table),
+        "feature_two": tpu.FeatureConfig(table=table),
         "feature_three": tpu.FeatureConfig(table=two),
     }
 

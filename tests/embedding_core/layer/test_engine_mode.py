@@ -7,7 +7,7 @@ import tf_keras
 
 from embedding_core.errors import ConfigError, EngineError
 from embedding_core.layer import TPUEmbedding
-from support.layers import data_of, functional_model, gradient_step, layer_of, rows_of, slots_of, table_of
+from tests.support.layers import data_of, functional_model, gradient_step, layer_of, rows_of, slots_of, table_of
 
 tpu = tf.tpu.experimental.embedding
 GENERATIONS = pytest.mark.parametrize("generation", [tf_keras.optimizers.legacy, tf_keras.optimizers])

@@ -7,7 +7,7 @@ import tf_keras
 
 from embedding_core.engines import simulated_tpu
 from embedding_core.errors import CheckpointError, EngineError
-from support.layers import gradient_step, layer_of, rows_of, slots_of
+from tests.support.layers import gradient_step, layer_of, rows_of, slots_of
 
 tpu = tf.tpu.experimental.embedding
 IDS, LABELS = np.array([1, 2]), np.zeros([2, 1])

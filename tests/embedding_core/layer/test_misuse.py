@@ -10,7 +10,7 @@ import tf_keras
 
 from embedding_core.errors import CheckpointError, ConfigError, DataError, EngineError
 from embedding_core.layer import TPUEmbedding
-from support.layers import functional_model, layer_of, rows_of, table_of
+from tests.support.layers import functional_model, layer_of, rows_of, table_of
 
 tpu = tf.tpu.experimental.embedding
 UPDATES = pytest.mark.parametrize("update", ["keras", "engine"])

@@ -7,7 +7,7 @@ import tf_keras
 
 from embedding_core.engines import simulated_tpu
 from embedding_core.errors import ConfigError, EngineError
-from support.layers import (
+from tests.support.layers import (
     Subclassed,
     data_of,
     gradient_step,
@@ -225,7 +225,7 @@ def test_written_table_is_looked_up_and_exported(tmp_path):
     look, ids = on_cores(strategy, lambda own: layer({"f": own})["f"]), ids_of_cores(strategy, [1], [2])
     look(ids)
     layer.update_embedding_table(table, np.arange(4.0)[:, np.newaxis])
-    assert [one.numpy().item() for one in strategy.experimental_local_results(look(ids))] == [1, 2]
+    assert [result.numpy().item() for result in strategy.experimental_local_results(look(ids))] == [1, 2]
     model = tf_keras.Sequential()
     model.embedding = layer
     serve = tf.function(lambda ids: layer({"f": ids}), input_signature=[tf.TensorSpec([None], tf.int64, "ids")])

@@ -7,7 +7,7 @@ import tf_keras
 
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.layer import TPUEmbedding
-from support.layers import Subclassed
+from tests.support.layers import Subclassed
 
 tpu = tf.tpu.experimental.embedding
 ROWS = np.arange(12, dtype=np.float32).reshape(6, 2)

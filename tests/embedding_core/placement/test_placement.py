@@ -18,7 +18,7 @@ def table():
 
 
 def silent(found):
-    return [one.kind for one in found.silent]
+    return [finding.kind for finding in found.silent]
 
 
 def test_lookup_is_reported_where_its_table_is_not_as_requested(table):
@@ -28,7 +28,9 @@ def test_lookup_is_reported_where_its_table_is_not_as_requested(table):
             return tf.nn.embedding_lookup(table, ids)
 
     found = placement_of(look_up, IDS, tables={"items": table})
-    assert [(one.table, one.device[-5:], one.compiled) for one in found.lookups] == [("items", "CPU:1", False)]
+    assert [(lookup.table, lookup.device[-5:], lookup.compiled) for lookup in found.lookups] == [
+        ("items", "CPU:1", False)
+    ]
     assert found.tables[0].devices[0].endswith("CPU:1")
     assert found.tables[0].bytes == 40
     assert silent(found) == []
@@ -38,7 +40,7 @@ def test_lookups_inside_called_functions_are_found(table):
     inner = tf.function(lambda ids: tf.gather(table, ids))
     outer = tf.function(lambda ids: tf.cond(tf.reduce_any(ids > 2), lambda: inner(ids), lambda: inner(ids + 1)))
     found = placement_of(outer, IDS, tables={"items": table})
-    assert [one.table for one in found.lookups] == ["items", "items"]
+    assert [lookup.table for lookup in found.lookups] == ["items", "items"]
 
 
 def test_value_of_a_table_is_copied_to_another_device(table):
@@ -95,7 +97,7 @@ def test_mirrored_copies_are_told():
 
     found = placement_of(step, IDS, tables={"items": table})
     assert silent(found) == ["copies"]
-    assert sorted(one.device[-5:] for one in found.lookups) == ["CPU:1", "CPU:2"]
+    assert sorted(lookup.device[-5:] for lookup in found.lookups) == ["CPU:1", "CPU:2"]
 
 
 def test_report_is_json(table):

@@ -11,7 +11,7 @@ from embedding_core.optimizers import Adagrad, Adam
 from embedding_core.planning.planner import default_dim, plan_from_vocabularies, plan_report, plan_tables
 from embedding_core.planning.topology import named_topology
 from embedding_core.vocabulary import FeatureSummary, Vocabulary
-from support.vocabularies import vocabulary_of
+from tests.support.vocabularies import vocabulary_of
 
 pytestmark = pytest.mark.light
 
@@ -22,7 +22,7 @@ SIZES = {"customer": np.int64(4000), "item": np.int32(99)}
 
 
 def plan(*features, overrides=None, **kwargs) -> EmbeddingConfig:
-    settings = {name: TableSettings(**one) for name, one in (overrides or {}).items()}
+    settings = {name: TableSettings(**override) for name, override in (overrides or {}).items()}
     return plan_tables(features or (USER, BASKET, ITEM), SIZES, overrides=settings, **kwargs)
 
 

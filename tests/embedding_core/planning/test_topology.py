@@ -57,7 +57,7 @@ def test_memory_plan_has_whole_copies_without_embedding_hardware():
 
 def whole(*given, optimizer=None):
     """Plan tables of (rows, dim) on v5e."""
-    return memory_plan(tables(optimizer, **{f"t{n}": one for n, one in enumerate(given)}), named_topology("v5e-4"))
+    return memory_plan(tables(optimizer, **{f"t{n}": shape for n, shape in enumerate(given)}), named_topology("v5e-4"))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.proof.parity import ParityReport, compare, edge_cases, read_rows
-from support.tf_examples import example, write_rows
+from tests.support.tf_examples import example, write_rows
 
 
 def test_texts_differ_by_infinity_or_not_at_all():

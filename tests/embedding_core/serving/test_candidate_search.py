@@ -20,7 +20,7 @@ VECTORS, QUERIES = drawn(2000), tf.constant(drawn(30, seed=2))
 
 def test_lists_hold_each_row_once_and_are_the_same_again():
     lists, again = divide(VECTORS, 50, seed=3), divide(VECTORS, 50, seed=3)
-    assert all(np.array_equal(one, other) for one, other in zip(lists, again, strict=True))
+    assert all(np.array_equal(ranked, other) for ranked, other in zip(lists, again, strict=True))
     assert sorted(lists.order) == list(range(len(VECTORS)))
     assert lists.starts[0] == 0
     assert lists.starts[-1] == len(VECTORS)

@@ -16,8 +16,8 @@ from embedding_core.errors import CheckpointError, ConfigError, NonfiniteError
 from embedding_core.serving import export_embeddings
 from embedding_core.serving.lookups import rounded
 from pipelines.commands import cli
-from support.tf_examples import example
-from support.vocabularies import vocabulary_of
+from tests.support.tf_examples import example
+from tests.support.vocabularies import vocabulary_of
 
 ADAGRAD = Adagrad(learning_rate=0.1)
 CONFIG = EmbeddingConfig(

@@ -17,8 +17,8 @@ from embedding_core.model_inputs import call_model, model_inputs
 from embedding_core.proof.parity import compare, score_signatures
 from embedding_core.serving import columns_of, export_model, named_inputs, table_blocks
 from embedding_core.serving.lookups import rounded
-from support.tf_examples import example
-from support.vocabularies import write_tokens
+from tests.support.tf_examples import example
+from tests.support.vocabularies import write_tokens
 
 TOKENS = {
     "words": [b"a", b"b", "žluť".encode(), b"a b"],

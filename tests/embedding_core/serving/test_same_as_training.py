@@ -24,8 +24,8 @@ from embedding_core.serving_config import ROWS_DTYPES
 from embedding_core.tasks import POSITIVE
 from embedding_core.training import Inputs
 from embedding_core.training.training_inputs import RowParser
-from support.tf_examples import example
-from support.vocabularies import write_tokens
+from tests.support.tf_examples import example
+from tests.support.vocabularies import write_tokens
 
 CORES, ROWS = 2, 6
 TOKENS = {"string": [b"a", b"b c", "ž".encode(), b"a|b"], "int64": [b"0", b"-7", b"12"], "float32": [b"0.1", b"3"]}

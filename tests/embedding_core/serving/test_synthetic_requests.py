@@ -11,7 +11,7 @@ import tensorflow as tf
 from embedding_core.columns import DenseInputs
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.serving import columns_of, named_inputs, public_rows, synthetic_rows
-from support.vocabularies import write_tokens
+from tests.support.vocabularies import write_tokens
 
 TOKENS = {"items": [b"lamp", b"chair", b"x,y"], "years": [b"2021", b"2020"], "users": [b"secret-1", b"secret-2"]}
 

@@ -17,7 +17,7 @@ from embedding_core.errors import ConfigError
 from embedding_core.model_inputs import build_model
 from embedding_core.serving import export_model
 from embedding_core.serving_config import Approximate, TopK
-from support.vocabularies import write_tokens
+from tests.support.vocabularies import write_tokens
 
 ITEMS = [b"i%d" % number for number in range(20)]
 USERS = [b"u%d" % number for number in range(6)]

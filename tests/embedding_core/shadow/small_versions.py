@@ -53,7 +53,7 @@ def save_version(folder, *, added=0.0, least=-1e9, output="rating", most=1000, b
         "root": lambda price: {"score": tf.sqrt(price - above)},
         "named": lambda price: {output: price},
     }
-    signatures = {name: tf.function(one).get_concrete_function(prices) for name, one in of_price.items()}
+    signatures = {name: tf.function(function).get_concrete_function(prices) for name, function in of_price.items()}
     signatures["priced"] = tf.function(priced).get_concrete_function(prices, countries)
     tf.saved_model.save(module, str(folder), signatures=signatures)
     return str(folder)

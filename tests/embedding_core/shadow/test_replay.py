@@ -131,7 +131,7 @@ def test_request_refused_only_as_a_whole_counts_as_refused(versions):
     report = replayed(versions, asked("small", 2), Visibility(answers=True))
     assert report.refused == {"old": 0, "new": 4, "both": 0}
     assert report.requests["rows"] == 0
-    assert [one["place"] for one in report.refusals] == ["log, record 1", "log, record 2"]
+    assert [refusal["place"] for refusal in report.refusals] == ["log, record 1", "log, record 2"]
     assert "too many rows" in report.refusals[0]["error"]
 
 
@@ -189,7 +189,7 @@ def test_peak_of_memory_never_falls(versions, monkeypatch):
 def test_slices_and_worst_rows_show_public_values(versions):
     public = Visibility(frozenset({"country"}), answers=True)
     report = replayed(versions, PRICED, public, slices=["country"], worst_rows=2).to_json()
-    assert {(one["value"], one["rows"]) for one in report["slices"]} == {("fr", 2), ("(missing)", 1)}
+    assert {(part["value"], part["rows"]) for part in report["slices"]} == {("fr", 2), ("(missing)", 1)}
     worst = report["worst"]["priced/score"]
     assert len(worst) == 2
     assert worst[0] == {
@@ -203,7 +203,7 @@ def test_slices_and_worst_rows_show_public_values(versions):
 
 def test_slices_and_worst_rows_show_other_values_as_digests(versions):
     report = replayed(versions, PRICED, slices=["country"]).to_json()
-    assert sorted(one["value"][:7] for one in report["slices"]) == ["(missin", "sha256:"]
+    assert sorted(part["value"][:7] for part in report["slices"]) == ["(missin", "sha256:"]
     assert report["worst"]["priced/score"][0]["request"]["country"].startswith("sha256:")
     assert "fr" not in str(report["slices"])
 
@@ -244,8 +244,8 @@ def test_a_log_is_streamed_and_the_values_of_a_slice_are_bounded(versions):
             alive.clear()
 
     report = replayed(versions, stream(), slices=["price"]).to_json()
-    assert len({one["value"] for one in report["slices"]}) == 101  # a hundred values and the others
-    assert sum(one["rows"] for one in report["slices"]) == 300
+    assert len({part["value"] for part in report["slices"]}) == 101  # a hundred values and the others
+    assert sum(part["rows"] for part in report["slices"]) == 300
 
 
 def test_version_that_does_not_load_is_one_error(tmp_path):

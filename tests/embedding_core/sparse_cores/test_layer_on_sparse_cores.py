@@ -43,7 +43,7 @@ def trained(strategy, parts, kind, **arguments):
         rows = slice(core * size, (core + 1) * size)
         ids = {"user": USERS[rows], "past": PAST[rows], "item": PAST[rows]}
         if kind == "sparse":
-            ids = {name: one.to_sparse() if name != "user" else one for name, one in ids.items()}
+            ids = {name: tokens.to_sparse() if name != "user" else tokens for name, tokens in ids.items()}
         weights = {"user": None, "past": None, "item": WEIGHTED[rows] if kind == "ragged" else None}
         with tf.GradientTape() as tape:
             activations = layer(ids, weights)
@@ -55,7 +55,7 @@ def trained(strategy, parts, kind, **arguments):
     for _ in range(2):
         found = step()
     local = {name: strategy.experimental_local_results(value) for name, value in found.items()}
-    return layer, {name: np.concatenate([one.numpy() for one in values]) for name, values in local.items()}
+    return layer, {name: np.concatenate([replica.numpy() for replica in values]) for name, values in local.items()}
 
 
 @pytest.fixture(scope="module", params=["ragged", "sparse"])
@@ -75,8 +75,8 @@ def test_activations_tables_and_slots_equal_the_host_engines(both):
 
 def test_weights_of_keras_have_the_order_of_every_engine(both):
     (host, _), (layer, _) = both
-    for one, other in zip(host.get_weights(), layer.get_weights(), strict=True):
-        np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-6)
+    for weights, other in zip(host.get_weights(), layer.get_weights(), strict=True):
+        np.testing.assert_allclose(other, weights, rtol=1e-5, atol=1e-6)
     layer.set_weights(host.get_weights())
     for key, variable in host.table_variables.items():
         np.testing.assert_array_equal(layer.table_variables[key].numpy(), variable.numpy())

@@ -7,7 +7,7 @@ from embedding_core.errors import ConfigError
 from embedding_core.optimizers import SGD, Adagrad
 from embedding_core.planning.topology import named_topology
 from embedding_core.sparse_cores import Slice, TableShape, slice_of, stack_tables, stacks_of
-from support.tables import config_of
+from tests.support.tables import config_of
 
 pytestmark = pytest.mark.light
 

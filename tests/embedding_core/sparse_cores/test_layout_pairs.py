@@ -17,7 +17,7 @@ from embedding_core.sparse_cores import Slice, SparseCoreEmbeddingConfig
 from embedding_core.sparse_cores.stored_tables import stacked_copies, stacks_of_names
 from embedding_core.sparse_cores.tpu_embedding import TPUEmbeddingV2
 from embedding_core.translate import config_to_tensorflow
-from support.tables import config_of
+from tests.support.tables import config_of
 
 simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
 SIZES = {"d": (64, 16, Adam()), "b": (7, 8, Adagrad()), "a": (40, 3, Adagrad())}  # d needs no padding
@@ -42,7 +42,9 @@ def values():
     """The rows of every table and slot, by checkpoint key."""
     generator = np.random.default_rng(0)
     host = HostEngine(CONFIG)
-    return {key: generator.normal(size=one.shape).astype(np.float32) for key, one in host.table_variables.items()}
+    return {
+        key: generator.normal(size=variable.shape).astype(np.float32) for key, variable in host.table_variables.items()
+    }
 
 
 def holder_of(layout):
@@ -129,7 +131,10 @@ def read_by_tensorflow(holder):
 def test_rows_and_slots_are_those_that_another_layout_saved(saved, tmp_path, source, target):
     prefix = saved(source)
     if target == OF_TENSORFLOW:
-        rows = {key: one.numpy() for key, one in retrieved(prefix, source, tmp_path / "out").table_variables.items()}
+        rows = {
+            key: variable.numpy()
+            for key, variable in retrieved(prefix, source, tmp_path / "out").table_variables.items()
+        }
         found = read_by_tensorflow(in_tensorflows_layout(rows))
     else:
         if source == OF_TENSORFLOW:

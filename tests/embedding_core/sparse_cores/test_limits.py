@@ -56,7 +56,9 @@ def slow_counts(stack, slice_, batch, batch_size):
                     where = feature.name, sample, position if length else None, id_
                     pairs.setdefault(key, set()).add(where)
                     rows.setdefault(key, set()).add((table.name, id_))
-    buffer = [sum(-(-len(one) // 8) * 8 for (core, _), one in pairs.items() if core == n) for n in range(slice_.shards)]
+    buffer = [
+        sum(-(-len(pair) // 8) * 8 for (core, _), pair in pairs.items() if core == n) for n in range(slice_.shards)
+    ]
     return pairs, rows, buffer
 
 
@@ -87,7 +89,7 @@ def _counter(batches, size=16):
 
 def test_limits_are_the_largest_counts_of_all_batches():
     of_each, first = _counter(3).limits(), _counter(1).limits()
-    assert [one.stack for one in of_each] == ["a_b", "c"]
+    assert [limits.stack for limits in of_each] == ["a_b", "c"]
     for now, before in zip(of_each, first, strict=True):
         assert now.max_ids_per_partition >= before.max_ids_per_partition
         assert now.max_unique_ids_per_partition <= now.max_ids_per_partition
@@ -100,7 +102,7 @@ def test_limits_are_the_largest_counts_of_all_batches():
 def test_stack_without_ids_has_limits_of_one():
     counter = LimitCounter(MODEL, Slice(1, 2), 4, stacks_of(MODEL, Slice(1, 2), 4))
     counter.add({feature.name: ids_of([[]] * 4) for feature in MODEL.features})
-    assert {(one.max_ids_per_partition, one.buffer_per_core) for one in counter.limits()} == {(1, 8)}
+    assert {(limits.max_ids_per_partition, limits.buffer_per_core) for limits in counter.limits()} == {(1, 8)}
 
 
 def test_id_outside_its_table_is_named():
@@ -158,4 +160,4 @@ def test_forms_name_stacks_and_tables():
 def test_buffer_of_tensorflow_covers_every_stack():
     limits = _counter(3).limits()
     per_sample = limits_in_all_forms(limits, limits)["tensorflow"]["max_ids_per_chip_per_sample"]
-    assert all(per_sample * one.samples_per_chip >= one.buffer_per_chip for one in limits)
+    assert all(per_sample * limit.samples_per_chip >= limit.buffer_per_chip for limit in limits)

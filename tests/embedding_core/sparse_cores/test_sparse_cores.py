@@ -13,8 +13,8 @@ from embedding_core.sparse_cores import Ids, Slice, SparseCoreEmbeddingConfig, c
 from embedding_core.sparse_cores.stack_feeding import layouts_of, stacks_of_layouts
 from embedding_core.sparse_cores.tpu_embedding import TPUEmbeddingV2
 from embedding_core.translate import config_to_tensorflow
-from support.tables import config_of
 from tests.embedding_core.oracle import Samples, build_ragged
+from tests.support.tables import config_of
 
 tpu = tf.tpu.experimental.embedding
 simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
@@ -59,7 +59,7 @@ def step_of(embedding, strategy, loss_of):
         def on_chip():
             chip = tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group)
             size = BATCH // strategy.num_replicas_in_sync
-            activations, preserved = embedding({name: one[chip * size :][:size] for name, one in batch.items()})
+            activations, preserved = embedding({name: ragged[chip * size :][:size] for name, ragged in batch.items()})
             with tf.GradientTape() as tape:
                 tape.watch(activations)
                 loss = loss_of(activations)
@@ -236,7 +236,7 @@ def test_ids_over_a_limit_are_dropped_and_counted(one_table, limits, kept, dropp
     assert int(embedding.dropped_ids["t"]) == dropped
     np.testing.assert_array_equal(  # and they get no gradient
         embedding.table_views["t"].numpy()[:, 0],
-        1 - np.bincount([one for row in kept for one in row], minlength=8),
+        1 - np.bincount([number for row in kept for number in row], minlength=8),
     )
     step(FULL)
     assert int(embedding.dropped_ids["t"]) == 2 * dropped
@@ -332,7 +332,7 @@ def test_counts_are_those_that_the_limits_come_from(seed, shape):
     slice_ = Slice(*shape)
     config, generator = model(SGD()), np.random.default_rng(seed)
     batch = draw(config, generator, batch=2 * slice_.shards)
-    given = {name: Ids(one.values.numpy(), one.row_splits.numpy()) for name, one in batch.items()}
+    given = {name: Ids(ragged.values.numpy(), ragged.row_splits.numpy()) for name, ragged in batch.items()}
     features, size = config_to_tensorflow(config), 2 * slice_.per_chip
     for feature in features.values():
         feature.output_shape = tf.TensorShape([size])
@@ -341,7 +341,7 @@ def test_counts_are_those_that_the_limits_come_from(seed, shape):
         for stack in stacks_of(config, slice_, 2 * slice_.shards)
     }
     for chip in range(slice_.chips):
-        part = {name: one[chip * size :][:size] for name, one in batch.items()}
+        part = {name: ragged[chip * size :][:size] for name, ragged in batch.items()}
         ids, unique = TPUEmbeddingV2.compute_sparse_core_stats(part, features, *shape)
         cores = slice(chip * slice_.per_chip, (chip + 1) * slice_.per_chip)
         for name, count in expected.items():

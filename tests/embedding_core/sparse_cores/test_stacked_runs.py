@@ -16,7 +16,7 @@ from embedding_core.sparse_cores.stored_tables import stacked_copies, stacks_of_
 from embedding_core.tasks import POSITIVE
 from embedding_core.training.finished_run import RunDescription, restore_run, restore_weights, slice_of_run
 from embedding_core.training_config import TrainingConfig
-from support.tables import config_of
+from tests.support.tables import config_of
 
 SLICE = Slice(2, 4)
 MODEL = "pipelines.models.ranking"

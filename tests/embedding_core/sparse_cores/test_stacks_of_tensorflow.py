@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from embedding_core.optimizers import Adagrad
 from embedding_core.sparse_cores import Limits, Slice, TableShape, limits_in_all_forms, stack_tables, stacks_of
-from support.tables import config_of
+from tests.support.tables import config_of
 
 _TABLE = st.tuples(
     st.sampled_from([64, 1000, 2**24, 2**25]),

@@ -16,7 +16,7 @@ from embedding_core.engines import HostEngine, TPUEmbedding
 from embedding_core.errors import CheckpointError
 from embedding_core.optimizers import SGD, Adagrad, Optimizer
 from embedding_core.translate import config_to_tensorflow
-from support.tables import config_of
+from tests.support.tables import config_of
 
 KEY = "model/emb/{}/.ATTRIBUTES/VARIABLE_VALUE"
 SHAPES = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 2)), min_size=1, max_size=4)

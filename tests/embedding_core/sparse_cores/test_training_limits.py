@@ -15,8 +15,8 @@ from embedding_core.training import EarlyStopping, Negatives
 from embedding_core.training.device_choice import Placement, choose_placement
 from embedding_core.training.encoded_rows import RowsFolder
 from embedding_core.training.job import JobData
-from support.tf_examples import write_rows
-from support.training_jobs import job_of_lists
+from tests.support.tf_examples import write_rows
+from tests.support.training_jobs import job_of_lists
 
 ONE_HOST = Topology(name="one host", hosts=1, cores_per_host=2, bytes_per_core=2**30, sparse_cores=2)
 TWO_HOSTS = Topology(name="two hosts", hosts=2, cores_per_host=1, bytes_per_core=2**30, sparse_cores=2)
@@ -51,7 +51,7 @@ def _limits_on_simulated_replicas(job, topology):
             whole[feature.name] = Ids(joined.values.numpy(), joined.row_splits.numpy())
             assert len(np.diff(joined.row_splits)) == size
         counter.add(whole)
-    return size, data.all_steps, [one.to_mapping() for one in counter.limits()]
+    return size, data.all_steps, [limits.to_mapping() for limits in counter.limits()]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,8 @@ def test_batches_to_evaluate_count_too(tmp_path):
     job = dataclasses.replace(_job(tmp_path), train_files=[train], eval_files=[same])
     made = sparse_core_limits(job, ONE_HOST)
     assert made["batches_evaluated"] == 2
-    assert max(one["max_ids_per_partition"] for one in made["stacks"]) == 8  # the rows of a SparseCore, all with one id
+    largest = max(stack["max_ids_per_partition"] for stack in made["stacks"])
+    assert largest == 8  # the rows of a SparseCore, all with one id
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +113,7 @@ def test_long_training_gets_a_bound(long):
 def test_drift_is_against_the_previous_run(long):
     job, exact = long
     drift = sparse_core_limits(job, ONE_HOST, previous=exact["stacks"])["drift"]
-    assert {one["batches_over"] for one in drift.values()} == {0}
+    assert {stack["batches_over"] for stack in drift.values()} == {0}
 
 
 def test_slice_without_sparse_cores_has_no_limits(tmp_path):

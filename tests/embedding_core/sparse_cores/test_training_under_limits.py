@@ -9,7 +9,7 @@ from embedding_core.planning.topology import named_topology
 from embedding_core.sparse_cores import SparseCoreEmbeddingConfig
 from embedding_core.sparse_cores.training_limits import sparse_core_limits
 from embedding_core.training import train
-from support.training_jobs import WITHOUT_DROPOUT, assert_close, job_in
+from tests.support.training_jobs import WITHOUT_DROPOUT, assert_close, job_in
 
 
 def _job(folder, **settings):

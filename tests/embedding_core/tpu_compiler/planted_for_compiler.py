@@ -30,7 +30,7 @@ def constant(x):
     return activations(x) + tf.gather(values, tf.cast(x[:, 0], tf.int32))[:, :4]
 
 
-KINDS = {one.__name__: one for one in (operation, dtype, shape, activations, constant)}
+KINDS = {plant.__name__: plant for plant in (operation, dtype, shape, activations, constant)}
 
 
 class Planted(tf_keras.layers.Layer):

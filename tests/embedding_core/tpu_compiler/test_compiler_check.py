@@ -14,8 +14,8 @@ from embedding_core.preflight import PipelineStep, Step, preflight
 from embedding_core.tpu_compiler import TpuCompiler
 from embedding_core.tpu_compiler.compiler_check import compiler_check
 from embedding_core.training_config import TrainingConfig
-from support.tables import config_of
-from support.tpu_compiler.compilers import NEEDS_TPU_COMPILER, TPU_COMPILER, python_of
+from tests.support.tables import config_of
+from tests.support.tpu_compiler.compilers import NEEDS_TPU_COMPILER, TPU_COMPILER, python_of
 
 COMPILED = {
     "stage": "compiled",
@@ -132,7 +132,7 @@ def test_own_step_compiles():
 @NEEDS_TPU_COMPILER
 def test_operation_that_a_tpu_lacks_is_refused_with_its_line(monkeypatch):
     made = planted("operation", monkeypatch, topology="v3-8")
-    (finding,) = [one for one in made.findings if one.kind == "tpu"]
+    (finding,) = [candidate for candidate in made.findings if candidate.kind == "tpu"]
     assert "planted_for_compiler.py:9)" in finding.what
     assert "UNIMPLEMENTED" in made.further["compiler"]["error"]
 

@@ -7,7 +7,7 @@ import pytest
 from embedding_core.errors import ConfigError
 from embedding_core.tpu_compiler import SparseCoreCompiler
 from embedding_core.tpu_compiler.compilers import slice_name
-from support.tpu_compiler.compilers import NEEDS_SPARSE_CORE_COMPILER, SPARSE_CORE_COMPILER, python_of
+from tests.support.tpu_compiler.compilers import NEEDS_SPARSE_CORE_COMPILER, SPARSE_CORE_COMPILER, python_of
 
 pytestmark = pytest.mark.light
 

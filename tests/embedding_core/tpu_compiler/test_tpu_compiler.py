@@ -11,7 +11,7 @@ import pytest
 
 from embedding_core.errors import ConfigError
 from embedding_core.tpu_compiler import TpuCompiler
-from support.tpu_compiler.compilers import NEEDS_TPU_COMPILER, TPU_COMPILER, python_of
+from tests.support.tpu_compiler.compilers import NEEDS_TPU_COMPILER, TPU_COMPILER, python_of
 
 pytestmark = pytest.mark.light
 

@@ -11,8 +11,8 @@ from embedding_core.training.drawn_candidates import candidate_counts
 from embedding_core.training.encoded_rows import rows_folder
 from embedding_core.training.job import JobData
 from embedding_core.training.training_inputs import Inputs
-from support.tf_examples import write_rows
-from support.vocabularies import write_tokens
+from tests.support.tf_examples import write_rows
+from tests.support.vocabularies import write_tokens
 
 ROWS = [(["a", "b"], "a"), (["a"], "c"), (["b", "b"], "a"), ([], "unknown"), (["c"], "")]
 SUMMED = {"items": np.array([6, 3, 2])}  # counts of both features, in the rows of two splits

@@ -15,8 +15,8 @@ from embedding_core.training import dense_start, train
 from embedding_core.training.dense_start import dense_inputs, start_dense
 from embedding_core.training.step import new_trainable
 from embedding_core.training_config import DenseStart
-from support.training_jobs import WORDS, job_in, state_of
-from support.vocabularies import vocabulary_of
+from tests.support.training_jobs import WORDS, job_in, state_of
+from tests.support.vocabularies import vocabulary_of
 
 RANGES = {"number": {"column": "number", "log1p": False, "mean": 0.0, "deviation": 1.0, "limit": 100.0}}
 OTHER_RANGES = {"number": {**RANGES["number"], "mean": 0.5}}
@@ -159,7 +159,7 @@ def test_another_optimizer_starts_from_its_own_state(days):
 def test_linear_decay_follows_the_steps_of_the_second_day(days, tmp_path):
     """The optimizer's counter continues from the first day: a decay that followed it would start at a rate of 0."""
     result, _ = second(days, tmp_path / "second", training={"decay": "linear"})
-    before, after = (state_of(one) for one in (days[1], result))
+    before, after = (state_of(run) for run in (days[1], result))
     changed = [key for key, value in after.items() if key.startswith("model/") and (value != before[key]).any()]
     assert changed
 

@@ -15,8 +15,8 @@ from embedding_core.training.device_choice import choose_placement
 from embedding_core.training.encoded_rows import RowFormat, RowsFolder
 from embedding_core.training.job import JobData
 from embedding_core.training.training_inputs import RowParser, data_errors
-from support.tf_examples import example, write_rows
-from support.training_jobs import job_of_lists, rows_of_lists
+from tests.support.tf_examples import example, write_rows
+from tests.support.training_jobs import job_of_lists, rows_of_lists
 
 STOPPING = EarlyStopping(validation_fraction=0.2)
 NEGATIVES = Negatives(feature="word", per_positive=2)
@@ -27,10 +27,10 @@ def _encoded(job, folder):
     return JobData(job, choose_placement(job.training), RowsFolder(str(folder), False))
 
 
-def _assert_same(one, other):
-    one, other = (tf.nest.flatten(batch, expand_composites=True) for batch in (one, other))
-    assert [part.dtype for part in one] == [part.dtype for part in other]
-    for first, second in zip(one, other, strict=True):
+def _assert_same(mine, other):
+    mine, other = (tf.nest.flatten(batch, expand_composites=True) for batch in (mine, other))
+    assert [part.dtype for part in mine] == [part.dtype for part in other]
+    for first, second in zip(mine, other, strict=True):
         np.testing.assert_array_equal(first.numpy(), second.numpy())
 
 
@@ -52,9 +52,9 @@ def test_encoded_rows_give_the_batches_of_the_examples(tmp_path, wide, settings)
     for start in (0, 3):
         steps = 2 * parsed.steps_per_epoch + 1
         pairs = zip(range(steps), parsed.train(start), encoded.train(start), strict=False)
-        assert len([_assert_same(one, other) for _, one, other in pairs]) == steps
-    for one, other in ((parsed.eval(), encoded.eval()), (parsed.validation() or [], encoded.validation() or [])):
-        for batches in zip(one, other, strict=True):
+        assert len([_assert_same(first, other) for _, first, other in pairs]) == steps
+    for first, other in ((parsed.eval(), encoded.eval()), (parsed.validation() or [], encoded.validation() or [])):
+        for batches in zip(first, other, strict=True):
             _assert_same(*batches)
 
 

@@ -12,8 +12,8 @@ from embedding_core.training import EarlyStopping, Negatives, train
 from embedding_core.training.device_choice import Placement
 from embedding_core.training.job import JobData
 from embedding_core.training.row_stream import bound_to_one_process, files_by_host, refuse_local_paths
-from support.tf_examples import write_rows
-from support.training_jobs import SPEC, WITHOUT_DROPOUT, job_in, numbered, rows_by_host, state_of, transform
+from tests.support.tf_examples import write_rows
+from tests.support.training_jobs import SPEC, WITHOUT_DROPOUT, job_in, numbered, rows_by_host, state_of, transform
 
 
 def job_of(folder, sizes, **training):
@@ -35,9 +35,9 @@ def test_hosts_read_own_files_and_each_row_once_in_an_epoch(tmp_path, sizes, cor
     data, strategy = data_of_two_hosts(job_of(tmp_path, sizes, batch_size=8), cores)
     firsts = np.cumsum([0, *sizes])
     own = [[n for k in range(host, len(sizes), 2) for n in range(firsts[k] + 1, firsts[k + 1] + 1)] for host in (0, 1)]
-    assert data.steps_per_epoch == max(-(-len(one) // 4) for one in own)
+    assert data.steps_per_epoch == max(-(-len(files) // 4) for files in own)
     hosts, said = rows_by_host(data.eval(), strategy, data.steps_per_epoch)
-    assert [sorted(one) for one in hosts] == own
+    assert [sorted(files) for files in hosts] == own
     assert sum(said) == sum(sizes)
     hosts, said = rows_by_host(data.train(0), strategy, 2 * data.steps_per_epoch)
     for seen, expected in zip(hosts, own, strict=True):
@@ -49,14 +49,14 @@ def test_run_that_goes_on_in_an_epoch_sees_what_is_left_of_it(tmp_path):
     data, strategy = data_of_two_hosts(job_of(tmp_path, (20, 9), batch_size=8))
     whole, _ = rows_by_host(data.train(0), strategy, 5)
     rest, _ = rows_by_host(data.train(2), strategy, 3)
-    assert rest == [one[8:] for one in whole]
+    assert rest == [row[8:] for row in whole]
 
 
 def test_hosts_draw_negatives_of_their_own(tmp_path):
     job = job_of(tmp_path, (8, 8), batch_size=16, negatives=Negatives(feature="word", per_positive=7))
     data, strategy = data_of_two_hosts(job)
-    one, other = strategy.experimental_local_results(next(iter(data.train(0)))["ids"]["word"])
-    assert one.to_list() != other.to_list()
+    first, other = strategy.experimental_local_results(next(iter(data.train(0)))["ids"]["word"])
+    assert first.to_list() != other.to_list()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from embedding_core.training import encoded_rows, train
 from embedding_core.training.device_choice import choose_placement
 from embedding_core.training.encoded_rows import rows_folder, rows_key
 from embedding_core.training.job import JobData
-from support.training_jobs import assert_same, job_in, state_of
+from tests.support.training_jobs import assert_same, job_in, state_of
 
 
 @pytest.fixture

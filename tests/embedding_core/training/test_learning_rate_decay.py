@@ -5,7 +5,7 @@ import tensorflow as tf
 from embedding_core.optimizers import DEFAULT_OPTIMIZER, SGD
 from embedding_core.training import TrainingConfig
 from embedding_core.training.step import LinearDecay, config_with_decay, dense_optimizer
-from support.tables import config_of
+from tests.support.tables import config_of
 
 OTHER = {"optimizer": DEFAULT_OPTIMIZER}
 CONFIG = config_of(own={"optimizer": SGD(learning_rate=0.5)}, other=OTHER, third=OTHER)

@@ -2,7 +2,7 @@ import pytest
 import tensorflow as tf
 
 from embedding_core.training.row_stream import Passes, batches_once
-from support.tf_examples import write_rows
+from tests.support.tf_examples import write_rows
 
 
 def test_passes_are_equal_and_come_from_one_iterator():
@@ -13,8 +13,8 @@ def test_passes_are_equal_and_come_from_one_iterator():
     passes = Passes(tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec([], tf.int64)), 5)
     for _ in range(3):
         assert [int(number) for number in passes] == [0, 1, 2, 3, 4]
-    one, other = iter(passes), iter(passes)
-    assert [int(next(one)) for _ in range(3)] == [0, 1, 2]
+    first, other = iter(passes), iter(passes)
+    assert [int(next(first)) for _ in range(3)] == [0, 1, 2]
     assert [int(number) for number in other] == [0, 1, 2, 3, 4]
     assert [int(number) for number in passes] == [0, 1, 2, 3, 4]
 

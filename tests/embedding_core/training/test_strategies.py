@@ -13,8 +13,8 @@ from embedding_core.optimizers import SGD, Adagrad, AdagradMomentum
 from embedding_core.training import EarlyStopping, TrainingConfig, loop, train
 from embedding_core.training.device_choice import choose_placement
 from embedding_core.training.step import keras_optimizers
-from support.tables import config_of
-from support.training_jobs import WITHOUT_DROPOUT, assert_close, job_in, row, state_of
+from tests.support.tables import config_of
+from tests.support.training_jobs import WITHOUT_DROPOUT, assert_close, job_in, row, state_of
 
 KEY = "embedding/words/.ATTRIBUTES/VARIABLE_VALUE"
 

@@ -15,7 +15,7 @@ from embedding_core.errors import CheckpointError, DataError, PreemptionError, T
 from embedding_core.optimizers import SGD
 from embedding_core.training import EarlyStopping, loop, train
 from embedding_core.training.eval_metrics import evaluate
-from support.training_jobs import assert_same, job_in, row, rows, state_at, state_of
+from tests.support.training_jobs import assert_same, job_in, row, rows, state_at, state_of
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(whole, tmp_path):
 KILLED_RUN = """
 import pathlib, sys
 from embedding_core.training import train
-from support.training_jobs import job_in
+from tests.support.training_jobs import job_in
 folder = pathlib.Path(sys.argv[1])
 job = job_in(folder, epochs=60, checkpoint_every=3)
 train(job, str(folder / "out"), resume_folder=str(folder / "kept"))

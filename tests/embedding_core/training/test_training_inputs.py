@@ -9,8 +9,8 @@ from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, 
 from embedding_core.tasks import POSITIVE
 from embedding_core.training import Inputs
 from embedding_core.training.training_inputs import RowParser
-from support.tf_examples import example
-from support.vocabularies import write_tokens
+from tests.support.tf_examples import example
+from tests.support.vocabularies import write_tokens
 
 WORDS = {"string": ["a", "b", "caf\u00e9", "-7"], "int64": ["-7", "0", "12"], "float32": ["0.1", "1e+20", "0"]}
 VALUES = {

@@ -13,7 +13,7 @@ from embedding_core.errors import ConfigError, PreemptionError, TrainingError
 from embedding_core.training import EarlyStopping, loop, train
 from embedding_core.training.device_choice import Placement, choose_placement
 from embedding_core.training.job import JobData
-from support.training_jobs import assert_same, job_in, numbered, row, rows_by_host, state_of
+from tests.support.training_jobs import assert_same, job_in, numbered, row, rows_by_host, state_of
 
 STOPPING = EarlyStopping(validation_fraction=0.2)
 
@@ -119,15 +119,15 @@ def test_without_early_stopping_every_row_is_trained_on(tmp_path):
 
 def test_hosts_with_files_of_their_own_hold_back_the_same_rows(tmp_path):
     job = job_of(tmp_path)
-    one, strategy = data_of(job), simulated_tpu(hosts=2, cores_per_host=1)
+    data, strategy = data_of(job), simulated_tpu(hosts=2, cores_per_host=1)
     job = dataclasses.replace(job, eval_files=job.train_files, shard_files=True)
     two = JobData(job, Placement("simulated_tpu", strategy))
     seen, _ = rows_by_host(two.train(0), strategy, two.steps_per_epoch)
     held_back, _ = rows_by_host(two.train_on_validation(), strategy, two.validation_steps(10**6))
     assert two.hosts_apart == 2
-    assert (two.rows, two.validation_rows) == (one.rows, one.validation_rows)
-    assert sorted(itertools.chain(*seen)) == sorted(numbers(one.train(0), one.steps_per_epoch))
-    assert sorted(itertools.chain(*held_back)) == sorted(numbers(one.validation()))
+    assert (two.rows, two.validation_rows) == (data.rows, data.validation_rows)
+    assert sorted(itertools.chain(*seen)) == sorted(numbers(data.train(0), data.steps_per_epoch))
+    assert sorted(itertools.chain(*held_back)) == sorted(numbers(data.validation()))
 
 
 def test_validation_part_of_one_class_stops_nothing_and_says_so(tmp_path, caplog):

@@ -47,8 +47,8 @@ def test_merge_is_the_total_order(counted, parts, rows):
     tokens, counts = counted
     order = total_order(tokens, counts)
     merged = list(merge_sorted(in_parts(counted, parts, rows)))
-    assert pa.concat_arrays([one for one, _ in merged]).equals(tokens.take(pa.array(order)))
-    assert np.concatenate([one for _, one in merged]).tolist() == counts[order].tolist()
+    assert pa.concat_arrays([part for part, _ in merged]).equals(tokens.take(pa.array(order)))
+    assert np.concatenate([part for _, part in merged]).tolist() == counts[order].tolist()
 
 
 @pytest.mark.parametrize("max_size", [None, 1, 1234])

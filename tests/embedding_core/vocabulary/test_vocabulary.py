@@ -128,9 +128,9 @@ def test_percentiles_are_the_smallest_length_that_covers():
 def saved(tmp_path):
     """Two vocabularies and their set."""
     found = [vocabulary({b"a": 2, b"b": 1}, "user"), vocabulary({b"x": 1}, "item")]
-    for one in found:
-        save_vocabulary(one, tmp_path)
-    save_set(tmp_path, {one.name: one.digest for one in found})
+    for item in found:
+        save_vocabulary(item, tmp_path)
+    save_set(tmp_path, {item.name: item.digest for item in found})
     return tmp_path
 
 

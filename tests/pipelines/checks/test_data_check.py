@@ -99,7 +99,7 @@ def test_what_would_end_a_run_is_a_problem(checked, csv, sets, words):
         problems = "\n".join(checked(*sets, csv=csv).problems)
     except DataError as error:
         problems = str(error)
-    assert any(one in problems for one in words.split("|")), problems
+    assert any(word in problems for word in words.split("|")), problems
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("early")
     (folder / "rows.csv").write_text("item,bought\na,1\n")
     (folder / "my.yaml").write_text(TEXT)
-    commands = [VALID, *([*given, *(f"--set={one}" for one in sets)] for given, sets, _ in MISTAKES)]
+    commands = [VALID, *([*given, *(f"--set={setting}" for setting in sets)] for given, sets, _ in MISTAKES)]
     program = [sys.executable, "-c", PROGRAM, json.dumps(commands)]
     done = subprocess.run(program, cwd=folder, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])

@@ -15,8 +15,8 @@ from pipelines.checks.pipeline_preflight import print_report
 from pipelines.checks.planned_tables import planned_tables, requested_slice
 from pipelines.commands import cli
 from pipelines.config import load_config
-from support.metadata import put_artifact, sqlite_store
 from tests.pipelines.commands.exit_code import exit_code
+from tests.support.metadata import put_artifact, sqlite_store
 
 EXAMPLES = pipelines.examples.__path__[0]
 SMALL = """
@@ -73,7 +73,7 @@ def test_local_folder_is_found_where_several_hosts_must_read_it(topology, more, 
     from pipelines.checks.pipeline_preflight import input_findings
 
     config = taxi("training.strategy=tpu", f"training.topology={topology}", *more)
-    assert [one.kind for one in input_findings(config, named_topology(topology))] == found
+    assert [finding.kind for finding in input_findings(config, named_topology(topology))] == found
 
 
 def _shown(report):

@@ -27,7 +27,7 @@ def run_compiled(path, root, parameters, python=sys.executable):
         spec = next(yaml.safe_load_all(file))
     known = spec["root"]["inputDefinitions"]["parameters"]
     assert set(parameters) <= set(known)
-    values = {**{name: one.get("defaultValue") for name, one in known.items()}, **parameters}
+    values = {**{name: parameter.get("defaultValue") for name, parameter in known.items()}, **parameters}
     run = _Run(spec, Path(root).absolute(), values, python)
     graph = {name: task.get("dependentTasks", ()) for name, task in run.tasks.items()}
     for task in TopologicalSorter(graph).static_order():
@@ -61,8 +61,8 @@ class _Run:
         folder = self.root / task
         folder.mkdir(parents=True)
         outputs = {  # executors have to make the folders
-            key: {"artifacts": [_artifact(task, key, str(folder / key), one["artifactType"], one)]}
-            for key, one in artifacts.items()
+            key: {"artifacts": [_artifact(task, key, str(folder / key), artifact["artifactType"], artifact)]}
+            for key, artifact in artifacts.items()
         }
         request = {
             "inputs": {"parameterValues": self._values(task), "artifacts": self._inputs(task)},
@@ -74,30 +74,30 @@ class _Run:
                 words = [*command["command"], *command.get("args", ())]
                 self._start(words, request, container.get("env", ()), folder / f"{name}.log")
                 _read_metadata(request["outputs"])
-        return {key: one["artifacts"][0] for key, one in outputs.items()}
+        return {key: output["artifacts"][0] for key, output in outputs.items()}
 
     def _values(self, task):
         """Return the values of a task's parameters: constants, and parameters of the pipeline."""
         wanted = self.tasks[task].get("inputs", {}).get("parameters", {})
         return {
-            name: self.parameters[one["componentInputParameter"]]
-            if "componentInputParameter" in one
-            else one["runtimeValue"]["constant"]
-            for name, one in wanted.items()
+            name: self.parameters[parameter["componentInputParameter"]]
+            if "componentInputParameter" in parameter
+            else parameter["runtimeValue"]["constant"]
+            for name, parameter in wanted.items()
         }
 
     def _inputs(self, task):
         wanted = self.tasks[task].get("inputs", {}).get("artifacts", {})
-        sources = {name: one["taskOutputArtifact"] for name, one in wanted.items()}
+        sources = {name: source["taskOutputArtifact"] for name, source in wanted.items()}
         return {
-            name: {"artifacts": [self.outputs[one["producerTask"]][one["outputArtifactKey"]]]}
-            for name, one in sources.items()
+            name: {"artifacts": [self.outputs[source["producerTask"]][source["outputArtifactKey"]]]}
+            for name, source in sources.items()
         }
 
     def _start(self, command, request, variables, log):
         text = json.dumps(request)
         words = [self.python if word == "python" else word.replace("{{$}}", text) for word in command]
-        environment = {**os.environ, **{one["name"]: one["value"] for one in variables}}
+        environment = {**os.environ, **{variable["name"]: variable["value"] for variable in variables}}
         with open(log, "w", encoding="utf-8") as file:
             done = subprocess.run(words, env=environment, stdout=file, stderr=file, check=False)
         assert done.returncode == 0, f"{log}: {log.read_text()[-2000:]}"
@@ -113,7 +113,7 @@ def _read_metadata(outputs):
     """Update the outputs with the metadata and URIs that the process wrote for them."""
     file = Path(outputs["outputFile"])
     written = json.loads(file.read_text()).get("artifacts", {}) if file.is_file() else {}
-    for key, one in written.items():
-        artifact, update = outputs["artifacts"][key]["artifacts"][0], one["artifacts"][0]
+    for key, value in written.items():
+        artifact, update = outputs["artifacts"][key]["artifacts"][0], value["artifacts"][0]
         artifact["metadata"].update(update.get("metadata", {}))
         artifact["uri"] = update.get("uri") or artifact["uri"]

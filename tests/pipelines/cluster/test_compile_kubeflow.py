@@ -52,7 +52,7 @@ def test_compiled_pipeline_is_a_specification_of_kfp(documents, name):
 
 
 def test_tables_of_a_sparse_core_slice_get_the_trainers_rows():
-    slice_ = ["training.topology=v6e-4" if one.startswith("training.topology") else one for one in TPU]
+    slice_ = ["training.topology=v6e-4" if setting.startswith("training.topology") else setting for setting in TPU]
     task = tasks(compiled(RETAIL_FILE, [*RETAIL[1], *slice_], JOB, "vertex")[0])["TableConfigGen"]
     assert {"examples", "transform_graph", "schema"} <= set(task["inputs"]["artifacts"])
     assert task["inputs"]["parameters"]["training_steps"] == {"componentInputParameter": "training_steps"}
@@ -132,8 +132,9 @@ def test_what_a_target_cannot_do_is_an_error_when_compiling(target, changes, wor
 
 
 def containers(spec):
-    executors = {name for name, one in spec["deploymentSpec"]["executors"].items() if "container" in one}
+    executors = {name for name, executor in spec["deploymentSpec"]["executors"].items() if "container" in executor}
     labels = {
-        task: spec["components"][one["componentRef"]["name"]]["executorLabel"] for task, one in tasks(spec).items()
+        task: spec["components"][described["componentRef"]["name"]]["executorLabel"]
+        for task, described in tasks(spec).items()
     }
     return {task for task, label in labels.items() if label in executors}

@@ -74,4 +74,4 @@ def test_demo_run_by_container_command_lines_gives_same_model(here, tmp_path, ta
     assert probabilities(tmp_path / "serving", examples) == probabilities(here / "serving", examples)
     lineage = read_records(str(tmp_path / "root"))
     (pushed,) = [node.id for node in lineage.values() if node.type == "PushedModel"]
-    assert [one["path"] for node in upstream(lineage, pushed).values() for one in files_of(node)] == [data]
+    assert [file["path"] for node in upstream(lineage, pushed).values() for file in files_of(node)] == [data]

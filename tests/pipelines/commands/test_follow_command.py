@@ -3,8 +3,8 @@
 import pytest
 
 from pipelines.commands import run_command
-from support.two_days import CONFIG, write_day
 from tests.pipelines.commands.exit_code import exit_code
+from tests.support.two_days import CONFIG, write_day
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 
 from pipelines.commands import cli
 from pipelines.local.content import note_content
-from support.metadata import put_artifact, sqlite_store
 from tests.pipelines.commands.exit_code import exit_code
+from tests.support.metadata import put_artifact, sqlite_store
 
 TAXI = Path(__file__).parents[3] / "pipelines" / "examples" / "taxi.yaml"
 

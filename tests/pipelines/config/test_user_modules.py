@@ -37,7 +37,7 @@ def test_unknown_annotation_accepts_anything(annotation):
 def test_default_is_known_if_the_source_says_it_in_plain_values():
     tree = ast.parse("UNITS = (8, 4)\ndef build(c, e, d, *, units=UNITS, l2=-1e-3, width=None, rate=1 / 3, x={1}): ...")
     found = build_arguments(tree)
-    assert {name: one.default for name, one in found.items() if one.has_plain_default} == {
+    assert {name: parameter.default for name, parameter in found.items() if parameter.has_plain_default} == {
         "units": [8, 4],
         "l2": -1e-3,
         "width": None,

@@ -49,9 +49,9 @@ def test_unforeseen_errors_are_none(text):
 
 
 def test_chain_that_goes_round_ends():
-    one, two = RuntimeError("a"), RuntimeError("b")
-    one.__cause__, two.__cause__ = two, one
-    assert expected_message(one) is None
+    first, two = RuntimeError("a"), RuntimeError("b")
+    first.__cause__, two.__cause__ = two, first
+    assert expected_message(first) is None
 
 
 @pytest.mark.tfx

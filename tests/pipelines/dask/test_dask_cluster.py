@@ -125,7 +125,7 @@ def run_demo(folder, *settings):
     taxi = PROJECT / "pipelines/examples/taxi.yaml"
     given = [f"work_dir={folder}", "evaluation.engine=tfma", "data.statistics=exact", "vocabularies.company.parts=3"]
     command = [sys.executable, "-m", "pipelines.commands.cli", "run", str(taxi)]
-    command += [part for one in (*given, *settings) for part in ("--set", one)]
+    command += [part for setting in (*given, *settings) for part in ("--set", setting)]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, env=os.environ)
     assert done.returncode == 0, done.stderr[-3000:]
     return folder / "artifacts"
@@ -140,15 +140,15 @@ NAMES_OF_OPERATIONS = {"saved_model.pb", "fingerprint.pb"}  # they differ from r
 
 def differences(first, second, below):
     """List the files that differ, or are in one folder only."""
-    one, other = ({path.relative_to(root): path for path in (root / below).rglob("*")} for root in (first, second))
-    files = {name for name in {*one, *other} if not {".system", *NAMES_OF_OPERATIONS} & set(name.parts)}
+    left, other = ({path.relative_to(root): path for path in (root / below).rglob("*")} for root in (first, second))
+    files = {name for name in {*left, *other} if not {".system", *NAMES_OF_OPERATIONS} & set(name.parts)}
     files = {name for name in files if not name.name.endswith(".lineage.json")}
     return sorted(
         str(name)
         for name in files
-        if name not in one
+        if name not in left
         or name not in other
-        or (one[name].is_file() and not filecmp.cmp(one[name], other[name], shallow=False))
+        or (left[name].is_file() and not filecmp.cmp(left[name], other[name], shallow=False))
     )
 
 

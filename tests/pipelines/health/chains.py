@@ -45,11 +45,11 @@ class Chain(NamedTuple):
 
 def retail_chain(folder, purchases, first_month, month):
     """Return the chain of a month of Online Retail, after a first run on `first_month`."""
-    following = min(one.date[:10] for one in purchases if one.date[:7] > month)
-    known = [one for one in purchases if first_month <= one.date[:7] and one.date[:10] <= following]
+    following = min(purchase.date[:10] for purchase in purchases if purchase.date[:7] > month)
+    known = [purchase for purchase in purchases if first_month <= purchase.date[:7] and purchase.date[:10] <= following]
     rows, _ = prepare(known, first_evaluation_day=following, history_length=20)
-    ordered = distinct(one for one in known if one.date[:7] <= month)
-    dates = np.array([one.date[:10] if one.date[:7] == month else first_month for one in ordered])
+    ordered = distinct(purchase for purchase in known if purchase.date[:7] <= month)
+    dates = np.array([purchase.date[:10] if purchase.date[:7] == month else first_month for purchase in ordered])
     tables = [(day, rows.filter(pa.array(dates == day))) for day in sorted(set(dates.tolist()))]
     name = f"retail-{month}"
     data = _write_days(folder / name, tables)
@@ -85,7 +85,11 @@ def made_up_chain(folder, seed=1, runs=10):
         user = (400 * chance.power(0.4, count)).astype(int)
         item = 50 * day + (500 * chance.power(0.5, count)).astype(int)
         label = ((users[user] * items[item]).sum(1) + chance.normal(size=count) > 0).astype(int)
-        columns = {"user": [f"u{one}" for one in user], "item": [f"i{one}" for one in item], "label": label.tolist()}
+        columns = {
+            "user": [f"u{number}" for number in user],
+            "item": [f"i{number}" for number in item],
+            "label": label.tolist(),
+        }
         days.append((f"day{day:02d}", pa.table(columns)))
     tables = {
         "user": {"dim": 16, "optimizer": {"name": "sgd", "learning_rate": 0.2}},

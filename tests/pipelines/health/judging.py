@@ -75,13 +75,16 @@ def table_of(results):
     chains = dict.fromkeys(result.chain for result in results)
     lines = ["| runs | healthy runs | refused | planted sicknesses | found |", "|---|---|---|---|---|"]
     for chain in chains:
-        right = {planted: [one.is_right for one in results if one.chain == chain and bool(one.sickness) == planted]
-                 for planted in (False, True)}  # fmt: skip
+        of_chain = [verdict for verdict in results if verdict.chain == chain]
+        right = {
+            planted: [verdict.is_right for verdict in of_chain if bool(verdict.sickness) == planted]
+            for planted in (False, True)
+        }
         cells = len(right[False]), right[False].count(False), len(right[True]), right[True].count(True)
         lines.append(f"| {chain} | {' | '.join(map(str, cells))} |")
     missed = [
-        f"{one.sickness} in {one.table} ({one.chain}, {one.run})"
-        for one in results
-        if one.sickness and not one.is_right
+        f"{verdict.sickness} in {verdict.table} ({verdict.chain}, {verdict.run})"
+        for verdict in results
+        if verdict.sickness and not verdict.is_right
     ]
     return "\n".join([*lines, *(["", f"Not found: {', '.join(missed)}."] if missed else [])]) + "\n"

@@ -74,8 +74,8 @@ def shifted(patient):
 def swapped(patient):
     """Exchange the rows of two tables, as far as both have some."""
     count = min(len(patient.rows), len(patient.arrays[patient.other]))
-    one, two = patient.arrays[patient.table], patient.arrays[patient.other]
-    one[:count], two[:count] = two[:count].copy(), one[:count].copy()
+    first, two = patient.arrays[patient.table], patient.arrays[patient.other]
+    first[:count], two[:count] = two[:count].copy(), first[:count].copy()
 
 
 def exploded(patient):
@@ -157,7 +157,9 @@ def planted(sickness, table, line, destination, seed=0):
     oldest, base, now = map(CheckpointTables, line)
     manifest = read_manifest(now.folder)
     tables = manifest.config.tables
-    same = [one.name for one in tables if one.dim == now.tables[table].dim and one.name != table]
+    same = [
+        candidate.name for candidate in tables if candidate.dim == now.tables[table].dim and candidate.name != table
+    ]
     other = max(same, key=lambda name: now.tables[name].vocabulary_size)
     arrays, chance = read_arrays(now), np.random.default_rng(seed)
     earlier = aligned_arrays(now, table, base)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.two_days import write_day
+from tests.support.two_days import write_day
 
 pytestmark = [pytest.mark.tfx, pytest.mark.slow, pytest.mark.timeout(1500)]
 

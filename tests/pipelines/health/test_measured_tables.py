@@ -66,17 +66,17 @@ def test_tokens_of_a_private_column_are_shown_as_digests(chain, tmp_path):
 @pytest.mark.parametrize("slice_bytes", [256, 4096])
 def test_figures_do_not_depend_on_the_slices(chain, slice_bytes):
     now, base = tables(chain[1][3]), tables(chain[1][2])
-    for one, other in zip(
+    for mine, other in zip(
         measure_checkpoint(now, base), measure_checkpoint(now, base, slice_bytes=slice_bytes), strict=True
     ):
-        assert one.values == pytest.approx(other.values)
-        assert one.examples == other.examples
+        assert mine.values == pytest.approx(other.values)
+        assert mine.examples == other.examples
 
 
 def test_rows_are_compared_by_token(chain):
     """Ids of the base differ: of the rows that both have, few are in the same place."""
     now, base = tables(chain[1][3]), tables(chain[1][2])
-    tokens = [list(one.vocabularies["item"].tokens.to_pylist()) for one in (base, now)]
+    tokens = [list(run.vocabularies["item"].tokens.to_pylist()) for run in (base, now)]
     same = np.mean([a == b for a, b in zip(*tokens, strict=False)])
     assert same < 0.5
     (item, _) = measure_checkpoint(now, base)

@@ -40,8 +40,10 @@ def metadata(tmp_path):
     def execution(state, inputs, outputs):
         (found,) = store.put_executions([STATE(type_id=node, last_known_state=state)])
         store.put_attributions_and_associations([], [mlmd.Association(execution_id=found, context_id=context)])
-        events = [EVENT(artifact_id=one, execution_id=found, type=EVENT.INPUT) for one in inputs]
-        store.put_events(events + [EVENT(artifact_id=one, execution_id=found, type=EVENT.OUTPUT) for one in outputs])
+        events = [EVENT(artifact_id=artifact, execution_id=found, type=EVENT.INPUT) for artifact in inputs]
+        store.put_events(
+            events + [EVENT(artifact_id=output, execution_id=found, type=EVENT.OUTPUT) for output in outputs]
+        )
         return found
 
     examples, model = artifact("Examples"), artifact("Model", facts=json.dumps({"auc": 0.9}))
@@ -69,7 +71,7 @@ def test_graph_is_read_again_only_where_it_changed(metadata):
     after = read_graph(store, known=known)
     assert after == read_graph(store)
     assert after[metadata["pushed"]].facts["note"] == "rolled back"
-    assert [one for one in before if after[one] is not before[one]] == [metadata["pushed"]]
+    assert [node for node in before if after[node] is not before[node]] == [metadata["pushed"]]
     assert trace(store, metadata["pushed"], after) == trace(store, metadata["pushed"])
     assert read_node(store, metadata["pushed"]) == after[metadata["pushed"]]
 

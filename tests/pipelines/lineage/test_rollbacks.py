@@ -47,7 +47,7 @@ def pipeline(tmp_path):
         push.custom_properties["pushed_version"].string_value = str(second)
         push.custom_properties["pushed_destination"].string_value = done.path
         push.custom_properties["parity"].string_value = json.dumps({"tolerance": 1e-5})
-        events = [(one, mlmd.Event(type=mlmd.Event.INPUT)) for one in sources]
+        events = [(source, mlmd.Event(type=mlmd.Event.INPUT)) for source in sources]
         execution = mlmd.Execution(type_id=node, last_known_state=mlmd.Execution.COMPLETE)
         store.put_execution(execution, [*events, (push, mlmd.Event(type=mlmd.Event.OUTPUT))], [context])
     return tmp_path
@@ -81,7 +81,9 @@ def test_copy_is_recorded_once_and_seen_before_it_is(pipeline):
     connection = mlmd.ConnectionConfig()
     connection.sqlite.filename_uri = str(pipeline / "runs/my/metadata.sqlite")
     store = ml_metadata.MetadataStore(connection)
-    assert [str(one) for one in record_rollbacks(store, serving(pipeline))] == [seen[number].facts["pushed_version"]]
+    assert [str(version) for version in record_rollbacks(store, serving(pipeline))] == [
+        seen[number].facts["pushed_version"]
+    ]
     assert record_rollbacks(store, serving(pipeline)) == []
     recorded = graph_of(pipeline)
     assert with_rollbacks(recorded) == recorded

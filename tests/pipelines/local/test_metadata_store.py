@@ -14,7 +14,7 @@ from ml_metadata.proto import metadata_store_pb2 as mlmd
 
 from embedding_core.errors import StorageError
 from pipelines.local.metadata_store import SCHEMA_VERSION, check_store, remove_dangling, upgrade
-from support.metadata import sqlite_connection, sqlite_store
+from tests.support.metadata import sqlite_connection, sqlite_store
 
 pytestmark = pytest.mark.light
 

@@ -3,8 +3,8 @@
 import pytest
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
-from support.metadata import sqlite_store
 from tests.pipelines.commands.exit_code import exit_code
+from tests.support.metadata import sqlite_store
 
 pytestmark = pytest.mark.tfx
 

@@ -16,7 +16,7 @@ from embedding_core.model_inputs import build_model, call_model, check_two_tower
 from embedding_core.tasks import Task
 from embedding_core.training import train
 from pipelines.config.pipeline_config import BUILT_IN_MODELS
-from support.training_jobs import job_in
+from tests.support.training_jobs import job_in
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGES = "".join((DOCS / page).read_text(encoding="utf-8") for page in ("own_model.md", "models.md", "retrieval.md"))

@@ -53,7 +53,7 @@ def test_eval_file_is_judged_by_and_must_have_the_columns(tmp_path):
 
 
 def features(config):
-    return [one.name for one in config.features.dense], [one.name for one in config.features.categorical]
+    return [column.name for column in config.features.dense], [column.name for column in config.features.categorical]
 
 
 def test_odd_file_gets_its_dialect_and_every_column_a_reason(tmp_path):
@@ -64,9 +64,9 @@ def test_odd_file_gets_its_dialect_and_every_column_a_reason(tmp_path):
     assert (data.encoding, data.delimiter, data.decimal, data.missing) == ("cp1252", ";", ",", ("NA", "k.A."))
     assert data.allowed_bad_rate == 0.01
     assert (config.label.column, config.label.positive) == ("gekauft?", ("ja",))
-    assert [one.source for one in config.features.dense] == ["Preis (€)", "menge"]
-    assert [one.source for one in config.features.categorical] == ["kunde_id", "Straße", "tags", "e-mail"]
-    options = {one.name: (one.separator, one.private) for one in config.features.categorical}
+    assert [column.source for column in config.features.dense] == ["Preis (€)", "menge"]
+    assert [column.source for column in config.features.categorical] == ["kunde_id", "Straße", "tags", "e-mail"]
+    options = {column.name: (column.separator, column.private) for column in config.features.categorical}
     assert (options["tags"], options["e-mail"]) == (("|", False), (None, True))
     assert all(f"{name}" in text for name in NAMES)
     assert text.count("guess: ") >= len(NAMES)
@@ -103,7 +103,7 @@ def test_values_of_the_label_decide_its_kind(project, values, kind, positive):
 
 def test_rows_without_a_label_are_left_out(project):
     config, _ = project(table("shop,label", lambda number: f"s{number % 9},{number % 2 if number % 5 else ''}"))
-    assert [(one.column, one.present) for one in config.row_filters] == [("label", True)]
+    assert [(row_filter.column, row_filter.present) for row_filter in config.row_filters] == [("label", True)]
 
 
 def test_events_of_users_and_items_become_a_retrieval_model(project):
@@ -193,7 +193,7 @@ def test_outcome_of_one_value_is_named_beside_the_guess(project):
 
 def test_large_whole_numbers_are_not_numbers_of_rows(project):
     config, _ = project(table("user,price,clicked", lambda number: f"u{number % 20},{10**30 + number},{number % 2}"))
-    assert [one.source for one in config.features.dense] == ["price"]
+    assert [column.source for column in config.features.dense] == ["price"]
 
 
 def test_killed_command_may_be_repeated(tmp_path):
@@ -220,14 +220,14 @@ def test_folder_that_cannot_be_made_is_one_error(tmp_path):
 
 def test_pairs_of_columns_share_a_vocabulary(project):
     config, _ = project(table("pickup_area,dropoff_area,label", lambda n: f"{n % 9},{n % 8},{n % 2}"))
-    assert {one.vocabulary_name for one in config.features.categorical} == {"area"}
+    assert {column.vocabulary_name for column in config.features.categorical} == {"area"}
 
 
 def test_names_that_mean_something_to_yaml_are_read_back(project):
     names = ["no", "a: b", "x #y", "[z]", '"q"', "ä", "ß o", "true", "NO"]
     header = ",".join(json.dumps(name, ensure_ascii=False).replace('\\"', '""') for name in names)
     config, text = project(table(f"{header},label", lambda n: ",".join(f"t{n % 5}" for _ in names) + f",{n % 2}"))
-    assert [one.source for one in config.features.categorical] == names[:-1]
+    assert [column.source for column in config.features.categorical] == names[:-1]
     assert "NO: guess: its name differs from 'no' only by signs or capitals" in text
 
 

@@ -61,5 +61,5 @@ def test_tfx_copies_the_template_and_its_runners_work(tmp_path):
     run(python, "shop/local_runner.py", "--set", "training.epochs=1")
     assert list(tmp_path.glob("shop/runs/shop/serving/[0-9]*"))
     addresses = ["data.path=gs://b/d.csv", "push.destination=gs://b/s", "kubeflow={image: i, pipeline_root: gs://b/r}"]
-    run(python, "shop/kubeflow_v2_runner.py", *(part for one in addresses for part in ("--set", one)))
+    run(python, "shop/kubeflow_v2_runner.py", *(part for address in addresses for part in ("--set", address)))
     assert yaml.safe_load((tmp_path / "shop/shop_pipeline.yaml").read_text())["pipelineInfo"]["name"] == "shop"

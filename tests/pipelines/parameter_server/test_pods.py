@@ -46,10 +46,14 @@ def test_a_pod_finds_its_number_in_its_name(kind):
     from pipelines.cluster.compile_kubeflow import compile_cluster
 
     pods = compile_cluster(load_config(ROOT / TAXI_FILE, [*TAXI[1], *CLUSTER]))
-    pod = next(one for one in pods if one["kind"] == "StatefulSet" and one["metadata"]["name"] == f"taxi-{kind}")
+    pod = next(
+        manifest
+        for manifest in pods
+        if manifest["kind"] == "StatefulSet" and manifest["metadata"]["name"] == f"taxi-{kind}"
+    )
     (container,) = pod["spec"]["template"]["spec"]["containers"]
     shell, flag, script = container["command"]
-    env = {one["name"]: one["value"] for one in container["env"]} | {"HOSTNAME": f"taxi-{kind}-1"}
+    env = {variable["name"]: variable["value"] for variable in container["env"]} | {"HOSTNAME": f"taxi-{kind}-1"}
     printed = subprocess.run(
         [shell, flag, script.partition("exec")[0] + 'printf %s "$TF_CONFIG"'],
         env={**os.environ, **env},

@@ -42,7 +42,7 @@ def test_every_metric_is_known_to_tfma():
 
 def test_slices_start_with_the_whole(config):
     made = eval_config(config(slices=["item", ["item", "shop"]]))
-    assert [list(one.feature_keys) for one in made.slicing_specs] == [[], ["item"], ["item", "shop"]]
+    assert [list(slicing_spec.feature_keys) for slicing_spec in made.slicing_specs] == [[], ["item"], ["item", "shop"]]
 
 
 def test_thresholds_bound_the_metric_and_its_change(config):

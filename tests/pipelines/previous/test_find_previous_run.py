@@ -288,7 +288,7 @@ def test_checkpoint_that_is_gone_is_refused_by_name(chain, days):
 
 def test_baseline_is_the_push_before_also_in_a_retry(chain, days):
     found = [chain.find(chain.asked(day), given(None, baseline="pushed")) for day in ((2, "tuesday"), (3, "wednesday"))]
-    assert [one.baseline for one in found] == [chain.uri(days[0], "model"), chain.uri(days[1], "model")]
+    assert [previous.baseline for previous in found] == [chain.uri(days[0], "model"), chain.uri(days[1], "model")]
     chain.run((4, "thursday"), version=3, baseline=days[0]["model"])
     found = chain.find(chain.asked((4, "thursday")), given(None, baseline="pushed"))
     assert found.baseline == chain.uri(days[0], "model")
@@ -317,7 +317,7 @@ def test_run_on_data_of_a_rolled_back_version_says_so(chain, days, monkeypatch):
         monkeypatch.setattr(find_previous_run, "finished_trainings", lambda _: runs)
         monkeypatch.setattr(find_previous_run, "data_of_run", lambda _: chain.asked(*asked))
         found = find_previous_run.find_previous_run(types.SimpleNamespace(warm_start=None), **how)
-        return [one for one in found.notes if "rolled back" in one]
+        return [note for note in found.notes if "rolled back" in note]
 
     assert notes("pushed", (2, "tuesday")) == notes(None, (2, "tuesday")) == []
     chain.rollback(days[0], 3, of=1)

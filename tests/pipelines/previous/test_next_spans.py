@@ -21,7 +21,7 @@ from pipelines.previous.trained_data import (
     data_of_run,
     trained_spans,
 )
-from support.two_days import CONFIG, write_day
+from tests.support.two_days import CONFIG, write_day
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_a_span_with_other_rows_of_the_same_size_is_changed(config_of, tmp_path,
     config = config_of()
     trained = trained_on_all(config)
     if not state:
-        trained = Trained({span: dataclasses.replace(one, state="") for span, one in trained.spans.items()})
+        trained = Trained({span: dataclasses.replace(entry, state="") for span, entry in trained.spans.items()})
     ten = tmp_path / "days/10/rows.csv"
     before, content = ten.stat(), ten.read_bytes()
     ten.write_bytes(content.replace(b"s", b"z"))

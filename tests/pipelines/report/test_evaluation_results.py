@@ -47,8 +47,8 @@ def write(tmp_path, *more):
         for shop, n in ((b"a", 2), (b"b\x1b", 4))
     ]
     with tf.io.TFRecordWriter(str(tmp_path / "metrics-00000-of-00001.tfrecord")) as writer:
-        for one in (metrics(whole), *slices):
-            writer.write(one.SerializeToString())
+        for part in (metrics(whole), *slices):
+            writer.write(part.SerializeToString())
     result = validation_result_pb2.ValidationResult()
     result.metric_validations_per_slice.add().failures.add().metric_key.name = "AUC"
     with tf.io.TFRecordWriter(str(tmp_path / "validations.tfrecord")) as writer:

@@ -359,8 +359,8 @@ STAGES = [
 
 @pytest.mark.parametrize("read", ["1.5", "-"])
 def test_profile_is_a_table_with_its_sums(tmp_path, read):
-    figures = [{**one, "written_bytes": 0} if read != "-" else {**one, "read_bytes": None} for one in STAGES]
-    profile = [{"written_bytes": None, **one} for one in figures]
+    figures = [{**stage, "written_bytes": 0} if read != "-" else {**stage, "read_bytes": None} for stage in STAGES]
+    profile = [{"written_bytes": None, **stage} for stage in figures]
     report = changed(profile=profile)
     lines = [line.split() for line in screen(report, width=80).splitlines()]
     written = "-" if read == "-" else "0.0"

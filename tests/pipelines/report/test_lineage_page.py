@@ -22,7 +22,9 @@ pytestmark = pytest.mark.light
 def vocabulary(name, tokens, **more):
     """The first token is the most frequent one."""
     counts = np.arange(len(tokens), 0, -1)
-    return vocabulary_from_counts(name, pa.array([one.encode() for one in tokens], pa.large_binary()), counts, **more)
+    return vocabulary_from_counts(
+        name, pa.array([token.encode() for token in tokens], pa.large_binary()), counts, **more
+    )
 
 
 class Root:
@@ -36,7 +38,7 @@ class Root:
         uri.mkdir(parents=True)
         record = {
             "node": node, "key": "k", "type": kind, "uri": str(uri), "facts": facts,
-            "inputs": [{"key": "k", "type": one, "uri": str(place)} for one, place in inputs],
+            "inputs": [{"key": "k", "type": source, "uri": str(place)} for source, place in inputs],
             "files": [{"path": path, "size": size} for path, size in files],
         }  # fmt: skip
         (uri.parent / f"{number}.lineage.json").write_text(json.dumps(record))
@@ -55,8 +57,8 @@ class Root:
         vocabularies = self.write(
             "components.Vocabularies", number, "VocabularyGen", [("Examples", examples)], vocabularies=json.dumps(sizes)
         )
-        for one in (vocabulary("company", companies), vocabulary("person", people, private=True)):
-            save_vocabulary(one, vocabularies)
+        for made in (vocabulary("company", companies), vocabulary("person", people, private=True)):
+            save_vocabulary(made, vocabularies)
         tables = self.write(
             "components.TableConfigs", number, "TableConfigGen", [("components.Vocabularies", vocabularies)]
         )
@@ -124,7 +126,7 @@ def page(graph):
 
 def test_lineage_of_a_push_reaches_its_own_files_and_no_others(graph):
     nodes = upstream(graph, the(graph, "PushedModel", 2))
-    assert [one["path"] for node in nodes.values() for one in files_of(node)] == ["/data/1.csv", "/data/2.csv"]
+    assert [file["path"] for node in nodes.values() for file in files_of(node)] == ["/data/1.csv", "/data/2.csv"]
     assert {node.uri.rpartition("/")[2] for node in nodes.values()} == {"2", "graph"}
 
 
@@ -158,8 +160,8 @@ def generations_of(graph, number):
 
 
 def test_line_holds_only_the_runs_that_a_model_came_out_of(line):
-    assert [one.version for one in generations_of(line, 3)] == ["2", "3"]
-    assert [one.version for one in generations_of(line, 2)] == ["2"]
+    assert [generation.version for generation in generations_of(line, 3)] == ["2", "3"]
+    assert [generation.version for generation in generations_of(line, 2)] == ["2"]
 
 
 def test_generation_has_the_figures_of_its_own_run(line):

@@ -130,8 +130,8 @@ def luminance(colour):
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-def contrast(one, other):
-    low, high = sorted(map(luminance, (one, other)))
+def contrast(first, other):
+    low, high = sorted(map(luminance, (first, other)))
     return (high + 0.05) / (low + 0.05)
 
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 from components.pusher.publish import publish
 from embedding_core.checkpoint import write_tables
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
-from support.vocabularies import vocabulary_of
+from tests.support.vocabularies import vocabulary_of
 
 PRIVATE, PUBLIC = b"anna", b"<b>item</b>"
 CONFIG = EmbeddingConfig(

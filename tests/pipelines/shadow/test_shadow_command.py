@@ -7,10 +7,10 @@ import pytest
 
 from pipelines.commands import cli
 from pipelines.commands.shared_options import FINDINGS
-from support.tf_examples import write_rows
 from tests.components.shadow.logs import predict_log
 from tests.embedding_core.shadow.small_versions import floats, save_version
 from tests.pipelines.commands.exit_code import exit_code
+from tests.support.tf_examples import write_rows
 
 pytestmark = pytest.mark.tfx
 
@@ -55,7 +55,7 @@ def test_missed_bound_of_the_configuration_is_on_the_page(folder, tmp_path, caps
     assert "met: max difference of serving_default/score 0" in shown
     report = json.loads((out / "shadow.json").read_text())
     assert not report["passed"]
-    assert {one["value"] for one in report["slices"]} == {"<b>fr</b>", "de", "(missing)"}
+    assert {part["value"] for part in report["slices"]} == {"<b>fr</b>", "de", "(missing)"}
     page = (out / "shadow.html").read_text()
     assert "max difference of priced/score: 1, which must be at most 0.5" in page
     assert "&lt;b&gt;fr&lt;/b&gt;" in page
@@ -81,7 +81,7 @@ def test_report_within_its_bounds_is_a_success(folder, capsys):
     ],
 )
 def test_wrong_option_is_an_error_before_anything_runs(folder, capsys, changed, words):
-    given = [one.format(folder=folder) for one in changed]
+    given = [argument.format(folder=folder) for argument in changed]
     assert exit_code(*arguments(folder, *given)) == 1
     assert words in capsys.readouterr().err
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pipelines.commands.shared_options import NOTHING_PUSHED
-from support.tf_examples import write_rows
-from support.two_days import CONFIG, DAY, write_day
 from tests.components.shadow.logs import predict_log
+from tests.support.tf_examples import write_rows
+from tests.support.two_days import CONFIG, DAY, write_day
 
 pytestmark = [pytest.mark.slow, pytest.mark.tfx, pytest.mark.timeout(1500)]
 
@@ -49,8 +49,10 @@ def test_requests_are_replayed_before_each_push(tmp_path):
     assert code == 0
     assert report["gates"]["Shadow"]["requests"]["rows"] == 40
     assert report["gates"]["Shadow"]["outputs"]["raw/probability"]["max"] > 0
-    checked = [one for one in report["evaluation"] if one["metric"].startswith("max difference of raw/probability")]
-    assert [one["outcome"] for one in checked] == ["met"]
+    checked = [
+        check for check in report["evaluation"] if check["metric"].startswith("max difference of raw/probability")
+    ]
+    assert [check["outcome"] for check in checked] == ["met"]
     assert (tmp_path / "runs/my/report/shadow.html").is_file()
     second = report["push"]["version"]
     assert int(second) > int(first)

@@ -11,7 +11,7 @@ from pipelines.checks.planned_tables import planned_tables
 from pipelines.commands import cli
 from pipelines.config import load_config
 from pipelines.tpu_compiler.preflight_checks import Compiler, asked_checks, compiler_lines
-from support.tpu_compiler.compilers import NEEDS_TPU_COMPILER, TPU_COMPILER
+from tests.support.tpu_compiler.compilers import NEEDS_TPU_COMPILER, TPU_COMPILER
 
 EXAMPLES = pipelines.examples.__path__[0]
 ROOT = f"{EXAMPLES}/../.."
@@ -44,9 +44,9 @@ def test_memory_is_beside_the_plan_and_what_is_missing_is_said():
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0.002, True), (-1.0, False), (None, False)])
 def test_estimate_is_shown_as_ordinal_and_only_if_it_is_a_time(seconds, shown):
-    lines = [one for one in compiler_lines({**COMPILED, "optimal_seconds": seconds}) if "estimate" in one]
+    lines = [line for line in compiler_lines({**COMPILED, "optimal_seconds": seconds}) if "estimate" in line]
     assert len(lines) == shown
-    assert all("2.000 ms" in one and "not a measured time" in one for one in lines)
+    assert all("2.000 ms" in line and "not a measured time" in line for line in lines)
 
 
 def test_refusal_is_shown_word_for_word():

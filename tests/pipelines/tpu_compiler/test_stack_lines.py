@@ -20,7 +20,7 @@ RESULT = {
 
 def test_reasons_are_lines():
     lines = list(sparse_core_lines({"stage": "not compiled", "reasons": ["one", "two"]}))
-    assert lines == [f"lookup and update on SparseCores: not compiled, because {one}" for one in ("one", "two")]
+    assert lines == [f"lookup and update on SparseCores: not compiled, because {reason}" for reason in ("one", "two")]
 
 
 def test_stack_is_shown_beside_the_plan():

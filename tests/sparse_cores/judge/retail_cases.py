@@ -22,8 +22,8 @@ from embedding_core.sparse_cores.training_limits import evaluated_batches, globa
 from embedding_core.training import Inputs, Negatives, TrainingConfig, TrainingJob
 from embedding_core.training.device_choice import choose_placement
 from embedding_core.training.job import JobData
-from support.tf_examples import write_rows
 from tests.sparse_cores.judge.cases import describe, write_batches
+from tests.support.tf_examples import write_rows
 
 _COLUMNS = ("CustomerID", "Country", "Period", "History", "StockCode")
 _PREPARE = Path(__file__).parents[3] / "examples" / "online_retail" / "prepare_data.py"

@@ -52,7 +52,7 @@ def _check(verdicts):
         below = list(verdict["dropped_one_below"].values())
         print(
             f"{name}: {verdict['batches']} batches, {dropped} dropped, limits / seen {min(ratios):.3f} to "
-            f"{max(ratios):.3f}, {sum(one > 0 for one in below)} of {len(below)} refused one below"
+            f"{max(ratios):.3f}, {sum(ratio > 0 for ratio in below)} of {len(below)} refused one below"
         )
         assert dropped == 0
         assert min(ratios) >= 1

@@ -138,7 +138,7 @@ class ReshardCallback:
         else:
             stack, cores = _stack_of(self._source)
             placed = np.reshape(values[0], (cores, -1, stack.dim))  # a test says fewer rows of a shard than it has
-            tables = from_shards(stack, placed, {one.table_name: one.unsharded_shape[1] for one in self._source})
+            tables = from_shards(stack, placed, {table.table_name: table.unsharded_shape[1] for table in self._source})
         stack, cores = _stack_of(self._to_shard_layout)
         start, count = (int(number) for number in spec.split()[-1].split(":")[0].split(","))
         start -= start % stack.rows_per_shard  # a test asks from the middle of a shard, and means its beginning

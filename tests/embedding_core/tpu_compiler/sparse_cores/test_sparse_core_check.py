@@ -13,8 +13,8 @@ from embedding_core.sparse_cores import Ids, LimitCounter, limits_in_all_forms, 
 from embedding_core.tpu_compiler import SparseCoreCompiler, SparseCores
 from embedding_core.tpu_compiler.compiler_check import program_of, sparse_core_check
 from embedding_core.training_config import TrainingConfig
-from support.tables import config_of
-from support.tpu_compiler.compilers import NEEDS_SPARSE_CORE_COMPILER, SPARSE_CORE_COMPILER
+from tests.support.tables import config_of
+from tests.support.tpu_compiler.compilers import NEEDS_SPARSE_CORE_COMPILER, SPARSE_CORE_COMPILER
 
 ROWS = 256
 SIZES = dict.fromkeys(("argument_bytes", "output_bytes", "shared_bytes", "temporary_bytes", "program_bytes"), 2**20)
@@ -50,7 +50,11 @@ class Replying(SparseCoreCompiler):
 
     def compile(self, program, generation):
         self.asked.append((program, generation))
-        return {"target": "v5p:2x2x1", "versions": {}, "stacks": {name: dict(one) for name, one in self.reply.items()}}
+        return {
+            "target": "v5p:2x2x1",
+            "versions": {},
+            "stacks": {name: dict(stack) for name, stack in self.reply.items()},
+        }
 
 
 @pytest.fixture
