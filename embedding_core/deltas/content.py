@@ -14,8 +14,16 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from embedding_core.deltas.protocol import DeltaError
-from embedding_core.deltas.served_state import Array, Layout, ServedState, TableLayout, TableState, with_changes
-from embedding_core.deltas.token_table import GONE, hashes_of
+from embedding_core.deltas.served_state import (
+    GONE,
+    Array,
+    Layout,
+    ServedState,
+    TableLayout,
+    TableState,
+    hashes_of,
+    with_changes,
+)
 from embedding_core.errors import CheckpointError
 from embedding_core.varints import from_varints, varints
 

@@ -21,8 +21,7 @@ from embedding_core.columns import SIZE_CONSTANT
 from embedding_core.config import EmbeddingConfig
 from embedding_core.deltas.graph import DeltaState, apply_signature, random_key
 from embedding_core.deltas.protocol import APPLY_DELTA, require_secret
-from embedding_core.deltas.served_state import Layout, ServedState, TableLayout, state_of
-from embedding_core.deltas.token_table import ChangingTokenTable
+from embedding_core.deltas.served_state import ChangingTokenTable, Layout, ServedState, TableLayout, state_of
 from embedding_core.errors import ConfigError
 from embedding_core.serving.serving_module import ExportForm, ServingModule
 from embedding_core.serving.table_blocks import lines_of, vocabulary_file

@@ -20,8 +20,7 @@ import tensorflow as tf
 
 from embedding_core.deltas.content import BITS, COUNTS, DENSE, NUMBERS, TOKENS, VALUES
 from embedding_core.deltas.protocol import APPLY_DELTA, MODEL_DIGEST
-from embedding_core.deltas.served_state import Layout, TableLayout
-from embedding_core.deltas.token_table import GONE, ChangingTokenTable
+from embedding_core.deltas.served_state import GONE, ChangingTokenTable, Layout, TableLayout
 from embedding_core.errors import ConfigError
 from embedding_core.serving.lookups import decoded
 from embedding_core.serving.serving_module import ServingModule

@@ -33,8 +33,7 @@ def check(config: Config, overrides: Override = None) -> None:
 def _artifacts(config: PipelineConfig) -> tuple[int, list[str]]:
     """Count the artifacts with a recorded content, and list the URIs of those that differ from it."""
     from pipelines.lineage.graph import open_store
-    from pipelines.local.content import is_as_recorded, recorded_content
-    from pipelines.local.metadata_repair import is_output
+    from pipelines.local.metadata_repair import is_as_recorded, is_output, recorded_content
 
     store = open_store(config.metadata_path)
     context = store.get_context_by_type_and_name("pipeline", config.name)

@@ -21,8 +21,7 @@ from ml_metadata.proto.metadata_store_pb2 import Artifact, Event, Execution
 
 from components import compat
 from embedding_core.errors import DataError
-from pipelines.local.content import is_as_recorded, note_content, recorded_content
-from pipelines.local.metadata_repair import record_content, set_aside
+from pipelines.local.metadata_repair import is_as_recorded, note_content, record_content, recorded_content, set_aside
 from pipelines.report.run_report import NodeRun, State
 
 Say: TypeAlias = Callable[[str], None]

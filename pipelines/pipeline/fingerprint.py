@@ -16,7 +16,7 @@ from embedding_core.rooms import ROOMS, hooks
 from pipelines.config import PipelineConfig
 from pipelines.config.user_modules import source_file
 
-_PREPROCESSING = ("pipelines.preprocessing", "pipelines.pipeline.ranges", "components.transform_graph")
+_PREPROCESSING = ("pipelines.preprocessing", "components.transform_graph")
 _OURS = ("components", "embedding_core", "pipelines")
 _DOTTED = tuple(f"{package}." for package in _OURS)
 

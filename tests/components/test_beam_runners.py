@@ -83,7 +83,7 @@ PARTS = {"user": {"parts": 3}, "item": {"parts": 16}}
 
 def count(examples, folder, arguments, rules=None):
     """Run VocabularyGen's executor over the examples; return the digest of the vocabularies."""
-    from pipelines.local.content import read_content
+    from pipelines.local.metadata_repair import read_content
     from tests.support import vocabulary_runs
 
     features = [vocabulary_runs.feature("user"), vocabulary_runs.feature("item", separator="|")]
@@ -104,7 +104,7 @@ def here(rows, tmp_path_factory):
 
 
 def test_portable_runner_gives_same_examples_and_vocabularies(rows, here, tmp_path):
-    from pipelines.local.content import read_content
+    from pipelines.local.metadata_repair import read_content
 
     with job_service(tmp_path / "service.log") as arguments:
         examples = ingest(rows, tmp_path, arguments)
@@ -114,7 +114,7 @@ def test_portable_runner_gives_same_examples_and_vocabularies(rows, here, tmp_pa
 
 @pytest.mark.slow
 def test_worker_processes_give_same_examples_and_vocabularies(rows, here, tmp_path):
-    from pipelines.local.content import read_content
+    from pipelines.local.metadata_repair import read_content
 
     examples = ingest(rows, tmp_path, WORKERS["multi_processing"])
     assert read_content(examples.uri).digest == read_content(here[0].uri).digest
@@ -127,7 +127,7 @@ def test_worker_processes_give_same_examples_and_vocabularies(rows, here, tmp_pa
 def test_dask_gives_the_same_examples_and_vocabularies(rows, here, tmp_path):
     import distributed
 
-    from pipelines.local.content import read_content
+    from pipelines.local.metadata_repair import read_content
 
     (runner,) = hooks("pipelines", "beam_runner")
     local = {"processes": False, "threads_per_worker": 1, "protocol": "tcp", "dashboard_address": None}

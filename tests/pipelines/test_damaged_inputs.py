@@ -146,7 +146,7 @@ def test_damaged_earlier_output_is_set_aside_and_is_one_error(tmp_path):
 
 def test_run_killed_after_a_publication_leaves_output_recorded(pipeline, monkeypatch):
     from pipelines.local import runner
-    from pipelines.local.content import CONTENT
+    from pipelines.local.metadata_repair import CONTENT
 
     pipeline.store()
     child = os.fork()

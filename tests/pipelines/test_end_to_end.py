@@ -255,7 +255,7 @@ def test_cache_keys_are_the_same_with_each_protobuf(store):
 def test_only_deleted_or_damaged_outputs_are_made_again(runs, run_demo, store):
     """TFX's own cache would reuse both outputs."""
     from pipelines.lineage.graph import outputs_of, trace
-    from pipelines.local.content import read_content
+    from pipelines.local.metadata_repair import read_content
 
     def output_of(report, node):
         (execution,) = [row["execution"] for row in report.nodes if row["node"] == node]

@@ -59,7 +59,7 @@ def probabilities(serving, examples):
 def test_demo_run_by_container_command_lines_gives_same_model(here, tmp_path, target):
     from pipelines.cluster.kubeflow_spec import kubernetes_name
     from pipelines.config import data_files, load_config
-    from pipelines.local.content import read_content
+    from pipelines.local.metadata_repair import read_content
 
     (data,) = data_files(load_config(TAXI).data)
     save_demo(tmp_path / "pipeline.yaml", target)

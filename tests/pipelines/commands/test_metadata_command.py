@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.commands import cli
-from pipelines.local.content import note_content
+from pipelines.local.metadata_repair import note_content
 from tests.pipelines.commands.exit_code import exit_code
 from tests.support.metadata import put_artifact, sqlite_store
 

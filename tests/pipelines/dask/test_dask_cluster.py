@@ -102,7 +102,7 @@ def rows(tmp_path):
 
 @pytest.mark.timeout(1800)
 def test_a_killed_worker_changes_no_byte(cluster, rows, tmp_path):
-    from pipelines.local.content import read_content
+    from pipelines.local.metadata_repair import read_content
 
     here = tmp_path / "here"
     expected = ingest(rows, here, WORKERS["in_memory"])

@@ -6,8 +6,7 @@ import os
 import pytest
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
-from pipelines.local.content import CONTENT, read_content
-from pipelines.local.metadata_repair import record_content, repair_metadata, set_aside
+from pipelines.local.metadata_repair import CONTENT, read_content, record_content, repair_metadata, set_aside
 from tests.support.metadata import put_artifact, sqlite_store
 
 pytestmark = pytest.mark.light

@@ -9,7 +9,7 @@ import pytest
 
 from embedding_core.display import shown_token
 from embedding_core.errors import ConfigError
-from pipelines.serve.page import _value, page_html
+from pipelines.serve.http_server import _value, page_html
 from pipelines.serve.rest_form import predict
 from tests.pipelines.serve.small_model import PRIVATE, PUBLIC
 from tests.support.browser import CHROMIUM, NO_BROWSER, browser
