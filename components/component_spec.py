@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from tfx import types
 from tfx.types import standard_artifacts
@@ -129,3 +129,33 @@ def spec_with_outputs(spec_class: type[Spec], **given: object) -> Spec:
     outputs = {key: types.Channel(type=output.type) for key, output in spec_class.OUTPUTS.items()}
     spec: Spec = spec_class(**given, **outputs)
     return spec
+
+
+class DeclaredComponent:
+    """Makes the spec of a component from what its class declares; list it first among the bases.
+
+    Attributes:
+      PARAMETERS: execution parameters by key, from `parameters`.
+      INPUTS: inputs by key, from `channels`.
+      OUTPUTS: outputs by key, from `channels`.
+    """
+
+    PARAMETERS: ClassVar[dict[str, ExecutionParameter]]
+    INPUTS: ClassVar[dict[str, ChannelParameter]]
+    OUTPUTS: ClassVar[dict[str, ChannelParameter]]
+    SPEC_CLASS: ClassVar[type[ComponentSpec]]
+
+    def __init_subclass__(cls) -> None:
+        """Make the class of the spec; a subclass of a component keeps that of the component."""
+        super().__init_subclass__()
+        declared = {key: vars(cls)[key] for key in ("PARAMETERS", "INPUTS", "OUTPUTS") if key in vars(cls)}
+        if declared:
+            cls.SPEC_CLASS = type(f"{cls.__name__}Spec", (ComponentSpec,), declared)
+
+    def __init__(self, **given: object) -> None:
+        """Construct the component.
+
+        Args:
+          given: channels and values by key; None for those that are not given.
+        """
+        super().__init__(spec=spec_with_outputs(self.SPEC_CLASS, **given))  # type: ignore[call-arg]

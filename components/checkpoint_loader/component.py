@@ -6,23 +6,14 @@ import json
 
 from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
-from tfx.types.component_spec import ComponentSpec
 
 from components import component_spec as keys
 from components.checkpoint_loader.executor import Executor
-from components.component_spec import channels, parameters, spec_with_outputs
+from components.component_spec import DeclaredComponent, channels, parameters
 from embedding_core.training_config import RemapPolicy
 
 
-class CheckpointLoaderSpec(ComponentSpec):
-    """Inputs, parameters and outputs of CheckpointLoader."""
-
-    PARAMETERS = parameters({keys.POLICY: str})
-    INPUTS = channels(keys.EARLIER_CHECKPOINT, keys.VOCABULARIES, keys.TABLE_CONFIGS)
-    OUTPUTS = channels(keys.EMBEDDING_CHECKPOINT)
-
-
-class CheckpointLoader(base_component.BaseComponent):
+class CheckpointLoader(DeclaredComponent, base_component.BaseComponent):
     """Remaps the embedding checkpoint of a previous run to a new run's tables: rows and slots move with their tokens.
 
     Component `outputs` contains:
@@ -30,7 +21,9 @@ class CheckpointLoader(base_component.BaseComponent):
         in it counts per table the kept, new and dropped tokens, and the traffic that the kept ones cover.
     """
 
-    SPEC_CLASS = CheckpointLoaderSpec
+    PARAMETERS = parameters({keys.POLICY: str})
+    INPUTS = channels(keys.EARLIER_CHECKPOINT, keys.VOCABULARIES, keys.TABLE_CONFIGS)
+    OUTPUTS = channels(keys.EMBEDDING_CHECKPOINT)
     EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(Executor)
 
     def __init__(
@@ -49,11 +42,9 @@ class CheckpointLoader(base_component.BaseComponent):
           table_configs: a channel of `TableConfigs`: the new run's.
           policy: how to fill rows, tables and slots that `earlier_checkpoint` does not have; None is `RemapPolicy()`.
         """
-        spec = spec_with_outputs(
-            CheckpointLoaderSpec,
+        super().__init__(
             earlier_checkpoint=earlier_checkpoint,
             vocabularies=vocabularies,
             table_configs=table_configs,
             policy=json.dumps((policy or RemapPolicy()).to_mapping()),
         )
-        super().__init__(spec=spec)

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
-from tfx.types.component_spec import ComponentSpec
 
 from components import component_spec as keys
 from components.checkpoint_retriever.executor import Executor
-from components.component_spec import channels, parameters, spec_with_outputs
+from components.component_spec import DeclaredComponent, channels, parameters
 
 
-class CheckpointRetrieverSpec(ComponentSpec):
-    """Inputs, parameters and outputs of CheckpointRetriever."""
-
-    PARAMETERS = parameters({keys.NONFINITE: str})
-    INPUTS = channels(keys.MODEL_RUN, keys.TABLE_CONFIGS, keys.VOCABULARIES)
-    OUTPUTS = channels(keys.EMBEDDING_CHECKPOINT)
-
-
-class CheckpointRetriever(base_component.BaseComponent):
+class CheckpointRetriever(DeclaredComponent, base_component.BaseComponent):
     """Extracts tables and slots from a training checkpoint, in slices, into an artifact that outlives the run.
 
     Component `outputs` contains:
@@ -28,7 +19,9 @@ class CheckpointRetriever(base_component.BaseComponent):
         a digest of every file.
     """
 
-    SPEC_CLASS = CheckpointRetrieverSpec
+    PARAMETERS = parameters({keys.NONFINITE: str})
+    INPUTS = channels(keys.MODEL_RUN, keys.TABLE_CONFIGS, keys.VOCABULARIES)
+    OUTPUTS = channels(keys.EMBEDDING_CHECKPOINT)
     EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(Executor)
 
     def __init__(
@@ -46,11 +39,9 @@ class CheckpointRetriever(base_component.BaseComponent):
           vocabularies: a channel of `Vocabularies`: those that the tables were planned from.
           nonfinite: "error" rejects tables with a NaN or an infinity, "keep" keeps and counts such rows.
         """
-        spec = spec_with_outputs(
-            CheckpointRetrieverSpec,
+        super().__init__(
             model_run=model_run,
             table_configs=table_configs,
             vocabularies=vocabularies,
             nonfinite=nonfinite,
         )
-        super().__init__(spec=spec)

@@ -8,23 +8,14 @@ from google.protobuf import json_format
 from tensorflow_model_analysis.proto import config_pb2
 from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
-from tfx.types.component_spec import ComponentSpec
 
 from components import component_spec as keys
-from components.component_spec import channels, parameters, spec_with_outputs
+from components.component_spec import DeclaredComponent, channels, parameters
 from components.evaluator.executor import Executor
 from embedding_core.quality_rules import RankingSettings
 
 
-class EvaluatorSpec(ComponentSpec):
-    """Inputs, parameters and outputs: those of TFX's Evaluator that the pipeline uses, and some of its own."""
-
-    PARAMETERS = parameters({keys.EVAL_CONFIG: str}, optional={keys.CODE_FINGERPRINT: str, keys.RANKING: str})
-    INPUTS = channels(keys.EXAMPLES, keys.MODEL, optional=[keys.BASELINE_MODEL, keys.TABLE_CONFIGS, keys.VOCABULARIES])
-    OUTPUTS = channels(keys.EVALUATION, keys.BLESSING)
-
-
-class Evaluator(base_component.BaseComponent):
+class Evaluator(DeclaredComponent, base_component.BaseComponent):
     """Computes the metrics of a model on the eval split, and blesses it if it reaches the thresholds.
 
     It replaces TFX's Evaluator and writes the same artifacts, which TFMA can load. It scores rows in batches and adds
@@ -36,7 +27,9 @@ class Evaluator(base_component.BaseComponent):
       - `blessing`: Channel of type `standard_artifacts.ModelBlessing`, with the marker file and properties of TFX.
     """
 
-    SPEC_CLASS = EvaluatorSpec
+    PARAMETERS = parameters({keys.EVAL_CONFIG: str}, optional={keys.CODE_FINGERPRINT: str, keys.RANKING: str})
+    INPUTS = channels(keys.EXAMPLES, keys.MODEL, optional=[keys.BASELINE_MODEL, keys.TABLE_CONFIGS, keys.VOCABULARIES])
+    OUTPUTS = channels(keys.EVALUATION, keys.BLESSING)
     EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(Executor)
 
     def __init__(
@@ -63,8 +56,7 @@ class Evaluator(base_component.BaseComponent):
           ranking: how rankings are measured, and the column of users; needed for `Ranking` and `GroupAUC`.
           code_fingerprint: digest of the code that runs; a new digest invalidates the cache.
         """
-        spec = spec_with_outputs(
-            EvaluatorSpec,
+        super().__init__(
             examples=examples,
             model=model,
             baseline_model=baseline_model,
@@ -74,4 +66,3 @@ class Evaluator(base_component.BaseComponent):
             eval_config=json_format.MessageToJson(eval_config, sort_keys=True),
             code_fingerprint=code_fingerprint,
         )
-        super().__init__(spec=spec)

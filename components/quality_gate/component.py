@@ -7,29 +7,14 @@ from collections.abc import Sequence
 
 from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
-from tfx.types.component_spec import ComponentSpec
 
 from components import component_spec as keys
-from components.component_spec import channels, parameters, spec_with_outputs
+from components.component_spec import DeclaredComponent, channels, parameters
 from components.quality_gate.executor import Executor
 from embedding_core.quality_rules import Rules
 
 
-class QualityGateSpec(ComponentSpec):
-    """Inputs, parameters and outputs of QualityGate."""
-
-    PARAMETERS = parameters({keys.RULES: str, keys.SEED: int}, optional={keys.GATES: str, keys.CODE_FINGERPRINT: str})
-    INPUTS = channels(
-        keys.MODEL_RUN,
-        keys.EXAMPLES,
-        keys.VOCABULARIES,
-        keys.TABLE_CONFIGS,
-        optional=[keys.TRANSFORM_GRAPH, keys.SCHEMA],
-    )
-    OUTPUTS = channels(keys.BLESSING)
-
-
-class QualityGate(base_component.BaseComponent):
+class QualityGate(DeclaredComponent, base_component.BaseComponent):
     """Judges a model by what the Evaluator does not compute.
 
     It counts the rows, the labels and the unknown tokens of the eval split, and measures Recall@10, Recall@50 and
@@ -41,7 +26,15 @@ class QualityGate(base_component.BaseComponent):
         of every rule. Custom properties: `blessed` (1 or 0) and `reason` (which rules were not met).
     """
 
-    SPEC_CLASS = QualityGateSpec
+    PARAMETERS = parameters({keys.RULES: str, keys.SEED: int}, optional={keys.GATES: str, keys.CODE_FINGERPRINT: str})
+    INPUTS = channels(
+        keys.MODEL_RUN,
+        keys.EXAMPLES,
+        keys.VOCABULARIES,
+        keys.TABLE_CONFIGS,
+        optional=[keys.TRANSFORM_GRAPH, keys.SCHEMA],
+    )
+    OUTPUTS = channels(keys.BLESSING)
     EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(Executor)
 
     def __init__(
@@ -72,8 +65,7 @@ class QualityGate(base_component.BaseComponent):
             `embedding_core.evaluation.own_checks`.
           code_fingerprint: digest of the code that runs, so that the cache misses when the code changes.
         """
-        spec = spec_with_outputs(
-            QualityGateSpec,
+        super().__init__(
             model_run=model_run,
             examples=examples,
             vocabularies=vocabularies,
@@ -85,4 +77,3 @@ class QualityGate(base_component.BaseComponent):
             gates=json.dumps(list(gates)) if gates else None,
             code_fingerprint=code_fingerprint,
         )
-        super().__init__(spec=spec)

@@ -7,25 +7,15 @@ import json
 from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
 from tfx.types import standard_artifacts
-from tfx.types.component_spec import ChannelParameter, ComponentSpec
+from tfx.types.component_spec import ChannelParameter
 
 from components import component_spec as keys
-from components.component_spec import channels, parameters, spec_with_outputs
+from components.component_spec import DeclaredComponent, channels, parameters
 from components.shadow.executor import PREVIOUS_MODEL, REQUEST_FILES, REQUESTS, Executor
 from components.shadow.keys import Shadow as Section
 
 
-class ShadowSpec(ComponentSpec):
-    """Inputs, parameters and outputs of Shadow."""
-
-    PARAMETERS = parameters({REQUESTS: str, keys.RULES: str}, optional={REQUEST_FILES: str})
-    INPUTS = channels(keys.MODEL, keys.TABLE_CONFIGS) | {
-        PREVIOUS_MODEL: ChannelParameter(type=standard_artifacts.PushedModel, optional=True)
-    }
-    OUTPUTS = channels(keys.BLESSING)
-
-
-class Shadow(base_component.BaseComponent):
+class Shadow(DeclaredComponent, base_component.BaseComponent):
     """Replays recorded requests on the trained model and on the last pushed version, and judges the differences.
 
     EmbeddingPusher takes this blessing in addition to the Evaluator's. Before the first push, no version exists to
@@ -37,7 +27,11 @@ class Shadow(base_component.BaseComponent):
         nothing was compared, if so).
     """
 
-    SPEC_CLASS = ShadowSpec
+    PARAMETERS = parameters({REQUESTS: str, keys.RULES: str}, optional={REQUEST_FILES: str})
+    INPUTS = channels(keys.MODEL, keys.TABLE_CONFIGS) | {
+        PREVIOUS_MODEL: ChannelParameter(type=standard_artifacts.PushedModel, optional=True)
+    }
+    OUTPUTS = channels(keys.BLESSING)
     EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(Executor)
 
     def __init__(
@@ -57,8 +51,7 @@ class Shadow(base_component.BaseComponent):
           previous_model: a channel of `PushedModel`: the version to compare with; None if nothing was pushed yet.
           request_files: any text that changes with the files of requests, so that the cache misses.
         """
-        spec = spec_with_outputs(
-            ShadowSpec,
+        super().__init__(
             model=model,
             table_configs=table_configs,
             previous_model=previous_model,
@@ -66,4 +59,3 @@ class Shadow(base_component.BaseComponent):
             rules=json.dumps(shadow.rules().to_mapping(), sort_keys=True),
             request_files=request_files,
         )
-        super().__init__(spec=spec)

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from tfx import types
 from tfx.dsl.components.base import base_beam_component, executor_spec
-from tfx.types.component_spec import ComponentSpec
 
 from components import component_spec as keys
-from components.component_spec import channels, parameters, spec_with_outputs
+from components.component_spec import DeclaredComponent, channels, parameters
 from components.statistics_gen.executor import Executor
 
 
-class StatisticsGenSpec(ComponentSpec):
-    """Declares `sample_rows`, and those inputs and outputs of TFX's StatisticsGen that the pipeline uses."""
-
-    PARAMETERS = parameters({}, optional={keys.SAMPLE_ROWS: int})
-    INPUTS = channels(keys.EXAMPLES)
-    OUTPUTS = channels(keys.STATISTICS)
-
-
-class StatisticsGen(base_beam_component.BaseBeamComponent):
+class StatisticsGen(DeclaredComponent, base_beam_component.BaseBeamComponent):
     """Computes statistics of raw columns, for SchemaGen, ExampleValidator and the report.
 
     With `sample_rows`, TFDV computes histograms, quantiles, standard deviations and frequent values from a sample, in
@@ -32,7 +23,9 @@ class StatisticsGen(base_beam_component.BaseBeamComponent):
         `sample_rate_by_split` holds the share of rows that were sampled, in the same form as TFX's StatisticsGen.
     """
 
-    SPEC_CLASS = StatisticsGenSpec
+    PARAMETERS = parameters({}, optional={keys.SAMPLE_ROWS: int})
+    INPUTS = channels(keys.EXAMPLES)
+    OUTPUTS = channels(keys.STATISTICS)
     EXECUTOR_SPEC = executor_spec.BeamExecutorSpec(Executor)
 
     def __init__(self, examples: types.BaseChannel, sample_rows: int = 0) -> None:
@@ -42,4 +35,4 @@ class StatisticsGen(base_beam_component.BaseBeamComponent):
           examples: a channel of `Examples`.
           sample_rows: minimum number of sampled rows per split (all rows of a smaller split); 0 means no sampling.
         """
-        super().__init__(spec=spec_with_outputs(StatisticsGenSpec, examples=examples, sample_rows=sample_rows))
+        super().__init__(examples=examples, sample_rows=sample_rows)

@@ -7,18 +7,24 @@ from collections.abc import Mapping, Sequence
 
 from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
-from tfx.types.component_spec import ComponentSpec
 
 from components import component_spec as keys
-from components.component_spec import channels, parameters, spec_with_outputs
+from components.component_spec import DeclaredComponent, channels, parameters
 from components.table_config_gen.executor import Executor
 from embedding_core.config import TableSettings
 from embedding_core.errors import ConfigError
 from embedding_core.schema import Json
 
 
-class TableConfigGenSpec(ComponentSpec):
-    """Inputs, parameters and outputs of TableConfigGen."""
+class TableConfigGen(DeclaredComponent, base_component.BaseComponent):
+    """Lays out embedding tables: rows, dim, combiner, optimizer, initializer, and the memory they take.
+
+    Component `outputs` contains:
+      - `table_configs`: Channel of type `TableConfigs`: `embedding_config.json` (an `EmbeddingConfig`),
+        `plan.json` (bytes of tables and slots, per host and core of the topology) and `vocabularies.json`
+        (the digest of the vocabulary that each table's rows belong to). With a `custom_config`, also what optional
+        rooms compute from the batches of the training (`table_limits` in their folder of `components`).
+    """
 
     PARAMETERS = parameters(
         {keys.FEATURES: str, keys.TABLES: str},
@@ -40,19 +46,6 @@ class TableConfigGenSpec(ComponentSpec):
         ],
     )
     OUTPUTS = channels(keys.TABLE_CONFIGS)
-
-
-class TableConfigGen(base_component.BaseComponent):
-    """Lays out embedding tables: rows, dim, combiner, optimizer, initializer, and the memory they take.
-
-    Component `outputs` contains:
-      - `table_configs`: Channel of type `TableConfigs`: `embedding_config.json` (an `EmbeddingConfig`),
-        `plan.json` (bytes of tables and slots, per host and core of the topology) and `vocabularies.json`
-        (the digest of the vocabulary that each table's rows belong to). With a `custom_config`, also what optional
-        rooms compute from the batches of the training (`table_limits` in their folder of `components`).
-    """
-
-    SPEC_CLASS = TableConfigGenSpec
     EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(Executor)
 
     def __init__(
@@ -97,8 +90,7 @@ class TableConfigGen(base_component.BaseComponent):
                 "`custom_config` of TableConfigGen is given, but no `examples`: give the channel that EmbeddingTrainer "
                 "gets, whose batches are drawn."
             )
-        spec = spec_with_outputs(
-            TableConfigGenSpec,
+        super().__init__(
             vocabularies=vocabularies,
             features=json.dumps([_with_vocabulary(feature) for feature in features]),
             tables=json.dumps({name: table.to_mapping() for name, table in (tables or {}).items()}),
@@ -112,7 +104,6 @@ class TableConfigGen(base_component.BaseComponent):
             training_steps=training_steps,
             code_fingerprint=code_fingerprint,
         )
-        super().__init__(spec=spec)
 
 
 def _with_vocabulary(feature: Json) -> Json:

@@ -7,23 +7,14 @@ from collections.abc import Sequence
 
 from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
-from tfx.types.component_spec import ComponentSpec
 
 from components import component_spec as keys
-from components.component_spec import channels, parameters, spec_with_outputs
+from components.component_spec import DeclaredComponent, channels, parameters
 from components.table_health.executor import Executor
 from embedding_core.health import Health
 
 
-class TableHealthSpec(ComponentSpec):
-    """Inputs, parameters and outputs of TableHealth."""
-
-    PARAMETERS = parameters({keys.RULES: str}, optional={keys.DRAWN_FEATURES: str, keys.CODE_FINGERPRINT: str})
-    INPUTS = channels(keys.EMBEDDING_CHECKPOINT, optional=[keys.BASE_CHECKPOINT])
-    OUTPUTS = channels(keys.BLESSING)
-
-
-class TableHealth(base_component.BaseComponent):
+class TableHealth(DeclaredComponent, base_component.BaseComponent):
     """Judges the embedding tables of a model before its push, alone and against those that it started from.
 
     Metrics of a whole model hardly notice a sick table. This component measures each table: norms, rows that are zero
@@ -36,7 +27,9 @@ class TableHealth(base_component.BaseComponent):
         findings, JSON).
     """
 
-    SPEC_CLASS = TableHealthSpec
+    PARAMETERS = parameters({keys.RULES: str}, optional={keys.DRAWN_FEATURES: str, keys.CODE_FINGERPRINT: str})
+    INPUTS = channels(keys.EMBEDDING_CHECKPOINT, optional=[keys.BASE_CHECKPOINT])
+    OUTPUTS = channels(keys.BLESSING)
     EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(Executor)
 
     def __init__(
@@ -57,12 +50,10 @@ class TableHealth(base_component.BaseComponent):
           drawn_features: features whose tokens training also draws, such as negatives.
           code_fingerprint: digest of the code that runs, so that the cache misses when the code changes.
         """
-        spec = spec_with_outputs(
-            TableHealthSpec,
+        super().__init__(
             embedding_checkpoint=embedding_checkpoint,
             base_checkpoint=base_checkpoint,
             rules=json.dumps((health or Health()).to_mapping(), sort_keys=True),
             drawn_features=json.dumps(list(drawn_features)) if drawn_features else None,
             code_fingerprint=code_fingerprint,
         )
-        super().__init__(spec=spec)

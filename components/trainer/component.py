@@ -7,16 +7,23 @@ import json
 from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
 from tfx.proto import trainer_pb2
-from tfx.types.component_spec import ComponentSpec
 
 from components import component_spec as keys
-from components.component_spec import channels, parameters, spec_with_outputs
+from components.component_spec import DeclaredComponent, channels, parameters
 from components.trainer.executor import Executor
 from embedding_core.schema import Json
 
 
-class EmbeddingTrainerSpec(ComponentSpec):
-    """Inputs, parameters and outputs of EmbeddingTrainer: those of TFX's Trainer that it uses, and its own."""
+class EmbeddingTrainer(DeclaredComponent, base_component.BaseComponent):
+    """Trains a model of embedding tables and a dense part.
+
+    Component `outputs` contains:
+      - `model`: Channel of type `Model`: a SavedModel that looks rows up on the CPU, as the served model does, with the
+        signatures that the Evaluator needs.
+      - `model_run`: Channel of type `ModelRun`: `checkpoints/` with the final state, `dense/` with the state that later
+        runs start their dense part from, `training.json` with all that defined the model, `history.json` with the
+        training curves, `logs/` for TensorBoard.
+    """
 
     PARAMETERS = parameters(
         {
@@ -35,20 +42,6 @@ class EmbeddingTrainerSpec(ComponentSpec):
         optional=[keys.TRANSFORM_GRAPH, keys.SCHEMA, keys.WARM_START],
     )
     OUTPUTS = channels(keys.MODEL, keys.MODEL_RUN)
-
-
-class EmbeddingTrainer(base_component.BaseComponent):
-    """Trains a model of embedding tables and a dense part.
-
-    Component `outputs` contains:
-      - `model`: Channel of type `Model`: a SavedModel that looks rows up on the CPU, as the served model does, with the
-        signatures that the Evaluator needs.
-      - `model_run`: Channel of type `ModelRun`: `checkpoints/` with the final state, `dense/` with the state that later
-        runs start their dense part from, `training.json` with all that defined the model, `history.json` with the
-        training curves, `logs/` for TensorBoard.
-    """
-
-    SPEC_CLASS = EmbeddingTrainerSpec
     EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(Executor)
 
     def __init__(
@@ -87,8 +80,7 @@ class EmbeddingTrainer(base_component.BaseComponent):
             it survives a failed run. Each run has its own subfolder of checkpoints, and removes it when it is done.
           training_steps: if above 0, replaces the steps or epochs of `custom_config`.
         """
-        spec = spec_with_outputs(
-            EmbeddingTrainerSpec,
+        super().__init__(
             examples=examples,
             vocabularies=vocabularies,
             table_configs=table_configs,
@@ -104,4 +96,3 @@ class EmbeddingTrainer(base_component.BaseComponent):
             resume_dir=resume_dir,
             training_steps=training_steps,
         )
-        super().__init__(spec=spec)

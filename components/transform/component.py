@@ -6,23 +6,14 @@ import json
 
 from tfx import types
 from tfx.dsl.components.base import base_beam_component, executor_spec
-from tfx.types.component_spec import ComponentSpec
 
 from components import component_spec as keys
-from components.component_spec import channels, parameters, spec_with_outputs
+from components.component_spec import DeclaredComponent, channels, parameters
 from components.transform.executor import Executor
 from embedding_core.schema import Json
 
 
-class TransformSpec(ComponentSpec):
-    """Inputs, parameters and outputs that the pipeline uses of TFX's Transform, and what a previous run made."""
-
-    PARAMETERS = parameters({keys.PREPROCESSING_FN: str, keys.CUSTOM_CONFIG: str})
-    INPUTS = channels(keys.EXAMPLES, keys.SCHEMA, optional=[keys.BASE_CHECKPOINT, keys.BASE_TRANSFORM_GRAPH])
-    OUTPUTS = channels(keys.TRANSFORM_GRAPH)
-
-
-class Transform(base_beam_component.BaseBeamComponent):
+class Transform(DeclaredComponent, base_beam_component.BaseBeamComponent):
     """Analyses the train split and writes the graph that computes dense features, label and weight.
 
     Replaces TFX's Transform, which reads row by row, traces `preprocessing_fn` twice as often and has no base
@@ -32,7 +23,9 @@ class Transform(base_beam_component.BaseBeamComponent):
       - `transform_graph`: Channel of type `TransformGraph`, for training and serving.
     """
 
-    SPEC_CLASS = TransformSpec
+    PARAMETERS = parameters({keys.PREPROCESSING_FN: str, keys.CUSTOM_CONFIG: str})
+    INPUTS = channels(keys.EXAMPLES, keys.SCHEMA, optional=[keys.BASE_CHECKPOINT, keys.BASE_TRANSFORM_GRAPH])
+    OUTPUTS = channels(keys.TRANSFORM_GRAPH)
     EXECUTOR_SPEC = executor_spec.BeamExecutorSpec(Executor)
 
     def __init__(
@@ -56,8 +49,7 @@ class Transform(base_beam_component.BaseBeamComponent):
           base_transform_graph: a channel of `TransformGraph` of a previous run. It is copied, and nothing is analysed,
             unless `preprocessing_fn`, `custom_config` or the types of the columns differ from those it was made with.
         """
-        spec = spec_with_outputs(
-            TransformSpec,
+        super().__init__(
             examples=examples,
             schema=schema,
             base_checkpoint=base_checkpoint,
@@ -65,4 +57,3 @@ class Transform(base_beam_component.BaseBeamComponent):
             preprocessing_fn=preprocessing_fn,
             custom_config=json.dumps(dict(custom_config)),
         )
-        super().__init__(spec=spec)

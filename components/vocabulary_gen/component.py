@@ -7,33 +7,16 @@ from collections.abc import Mapping, Sequence
 
 from tfx import types
 from tfx.dsl.components.base import base_beam_component, executor_spec
-from tfx.types.component_spec import ComponentSpec
 
 from components import component_spec as keys
-from components.component_spec import channels, parameters, spec_with_outputs
+from components.component_spec import DeclaredComponent, channels, parameters
 from components.vocabulary_gen.counting_plan import Evolution, VocabularyRule
 from components.vocabulary_gen.executor import Executor
 from embedding_core.errors import ConfigError
 from embedding_core.schema import Json
 
 
-class VocabularyGenSpec(ComponentSpec):
-    """Inputs, parameters and outputs of VocabularyGen."""
-
-    PARAMETERS = parameters(
-        {
-            keys.FEATURES: str,
-            keys.VOCABULARY_RULES: str,
-            keys.EVOLUTION: str,
-            keys.SPLITS: str,
-            keys.MAX_BAD_ROW_RATE: float,
-        }
-    )
-    INPUTS = channels(keys.EXAMPLES, optional=[keys.TRANSFORM_GRAPH, keys.BASE_VOCABULARIES])
-    OUTPUTS = channels(keys.VOCABULARIES)
-
-
-class VocabularyGen(base_beam_component.BaseBeamComponent):
+class VocabularyGen(DeclaredComponent, base_beam_component.BaseBeamComponent):
     """Counts the tokens of categorical features, all in one pass, and puts them in a total order.
 
     Tokens, order and files are described in `embedding_core.columns` and `embedding_core.vocabulary`.
@@ -47,7 +30,17 @@ class VocabularyGen(base_beam_component.BaseBeamComponent):
         "rows", "bad_rows".
     """
 
-    SPEC_CLASS = VocabularyGenSpec
+    PARAMETERS = parameters(
+        {
+            keys.FEATURES: str,
+            keys.VOCABULARY_RULES: str,
+            keys.EVOLUTION: str,
+            keys.SPLITS: str,
+            keys.MAX_BAD_ROW_RATE: float,
+        }
+    )
+    INPUTS = channels(keys.EXAMPLES, optional=[keys.TRANSFORM_GRAPH, keys.BASE_VOCABULARIES])
+    OUTPUTS = channels(keys.VOCABULARIES)
     EXECUTOR_SPEC = executor_spec.BeamExecutorSpec(Executor)
 
     def __init__(
@@ -81,8 +74,7 @@ class VocabularyGen(base_beam_component.BaseBeamComponent):
         """
         if not splits:
             raise ConfigError('`splits` of VocabularyGen is empty: name at least one split, such as ["train"].')
-        spec = spec_with_outputs(
-            VocabularyGenSpec,
+        super().__init__(
             examples=examples,
             transform_graph=transform_graph,
             base_vocabularies=base_vocabularies,
@@ -92,4 +84,3 @@ class VocabularyGen(base_beam_component.BaseBeamComponent):
             splits=json.dumps(list(splits)),
             max_bad_row_rate=float(max_bad_row_rate),
         )
-        super().__init__(spec=spec)
