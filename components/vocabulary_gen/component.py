@@ -57,7 +57,7 @@ class VocabularyGen(DeclaredComponent, base_beam_component.BaseBeamComponent):
         """Construct a VocabularyGen.
 
         Args:
-          examples: channel of `Examples`; TFRecord files of tf.Examples are read fast, other payloads by TFXIO.
+          examples: channel of `Examples`: TFRecord files of tf.Examples.
           features: {"name", "column", "vocabulary"} of each. "column" has the fields of `ColumnConfig` except dtype,
             which is that of the data. The valency is also that of the data if "multivalent" is None or left out.
             Features that name the same vocabulary share it; the default is the feature's name.

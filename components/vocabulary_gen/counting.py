@@ -58,17 +58,17 @@ class BatchCounts:
 
 
 def counting_function(
-    features: Sequence[CountedFeature], transform: Transform | None = None, base: BaseTables | None = None
+    features: Sequence[CountedFeature], transform: Transform | None, base: BaseTables | None
 ) -> CountBatch:
     """Make a graph function that counts a batch of serialized tf.Examples.
 
     Args:
       features: what to count, each column with the dtype of the data.
-      transform: function from serialized tf.Examples to Transform's output, for columns with `after_transform`.
-      base: lookup tables of the base vocabularies.
+      transform: function from serialized tf.Examples to Transform's output; None without columns `after_transform`.
+      base: lookup tables of the base vocabularies; None without a base.
 
     Returns:
-      A function from string [B] to what `batch_counts` reads; it raises one of `example_records.PARSE_ERRORS`
+      A function from string [B] to what `batch_counts` reads; it raises one of `examples_counter.PARSE_ERRORS`
       when an example does not parse.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Counts the rows of one source on one worker: a TFRecord file of tf.Examples, or record batches of any payload.
+"""Counts the rows of a TFRecord file of tf.Examples on one worker.
 
 Computes the columns of Transform's output, for features that are counted `after_transform`.
 
@@ -11,13 +11,9 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import tensorflow as tf
 import tensorflow_transform as tft
 from google.protobuf.message import DecodeError
-from tfx_bsl.coders.example_coder import RecordBatchToExamplesEncoder
 
 from components.vocabulary_gen.assembling import base_tables
 from components.vocabulary_gen.counting import BatchCounts, CountBatch, SourceCounts, batch_counts, counting_function
@@ -240,55 +236,7 @@ def _with_dtype(feature: CountedFeature, dtypes: Mapping[str, TokenDtype]) -> Co
     return dataclasses.replace(feature, column=column.replace(dtype=dtypes[column.name]))
 
 
-# Encodes Arrow record batches, which TFXIO reads from any payload, as tf.Examples: these are counted in one way.
-
-
-def arrow_examples(batch: pa.RecordBatch, names: Iterable[str]) -> tuple[list[bytes], dict[str, TokenDtype]]:
-    """Encode some columns of a batch as serialized tf.Examples; nulls and empty lists have no feature.
-
-    Args:
-      batch: columns of lists or of plain values.
-      names: names of the columns; the batch need not have them.
-
-    Returns:
-      The examples, one a row; and the dtype of each column that has a value.
-
-    Raises:
-      DataError: a column has values that cannot be tokens, such as structures or timestamps.
-    """
-    columns: dict[str, pa.Array] = {}
-    dtypes: dict[str, TokenDtype] = {}
-    for name in sorted({*names} & {*batch.schema.names}):
-        array = batch.column(batch.schema.get_field_index(name))
-        if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
-            row, values = pc.list_parent_indices(array), pc.list_flatten(array)
-        else:
-            row, values = pa.array(np.arange(len(array))), array
-        lengths = np.bincount(row.filter(values.is_valid()).to_numpy(), minlength=len(array))
-        values = values.drop_null()
-        if len(values):
-            dtypes[name], kind = _dtype_of(name, values.type)
-            offsets = np.concatenate([[0], np.cumsum(lengths)])
-            starts = pa.array(offsets, pa.int64(), mask=np.append(lengths == 0, False))
-            columns[name] = pa.LargeListArray.from_arrays(starts, values.cast(kind))
-    if not columns:
-        return [b""] * batch.num_rows, {}
-    encoder = RecordBatchToExamplesEncoder()
-    return encoder.encode(pa.record_batch(list(columns.values()), list(columns))), dtypes
-
-
-def _dtype_of(column: str, kind: pa.DataType) -> tuple[TokenDtype, pa.DataType]:
-    types = pa.types
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_string(kind) or types.is_large_string(kind):
-        return "string", pa.large_binary()
-    if types.is_integer(kind) or types.is_boolean(kind):
-        return "int64", pa.int64()
-    if types.is_floating(kind):
-        return "float32", pa.float32()
-    raise DataError(f"column {column!r} holds {kind}: tokens are strings, integers or floats; convert the column.")
-
-
-# Counts the rows of one source on one worker.
+# Counts the rows of a file on one worker.
 
 _BATCH_SIZE = 16384
 """Rows counted at a time: a larger batch is not faster."""
@@ -337,29 +285,6 @@ class ExamplesCounter:
         for batch in record_batches(path, _BATCH_SIZE):
             counting.add(batch, first_row, vet=self._transform is not None and self._transform.needs_vetting)
             first_row += int(batch.shape[0])
-
-    def count_batch(self, batch: pa.RecordBatch, source: str, gathered: SourceCounts) -> None:
-        """Count a batch that the reader of a payload has parsed; record its error as a problem, instead of raising it.
-
-        Args:
-          batch: a column for each raw column.
-          source: name of the payload's split, for messages.
-          gathered: what to add the counts to.
-        """
-        try:
-            records, dtypes = arrow_examples(batch, {*self._raw, *(self._transform.spec if self._transform else ())})
-            features = _with_dtypes(self._plan, dtypes)
-            _add_dtypes(features, dict.fromkeys(dtypes, source), gathered)
-            counts = list(batch_counts(features, self._counter(features)(tf.constant(records, tf.string))))
-            for feature, counted in counts:
-                check_width(feature, counted, source)
-            gathered.add_batch(len(records), counts)
-        except EmbeddingError as error:
-            gathered.set_problem(f"{source!r}: {error}")
-        except PARSE_ERRORS as error:
-            gathered.set_problem(
-                f"{source!r}: {_refusal(self._plan.features, error)}; correct the data, or its schema."
-            )
 
     def _counter(self, features: Features) -> CountBatch:
         if features not in self._counters:
@@ -425,21 +350,24 @@ class _Counting:
 
 
 def check_width(
-    feature: CountedFeature,
-    counts: BatchCounts,
-    source: str,
-    records: tf.Tensor | None = None,
-    numbers: Sequence[int] = (),
+    feature: CountedFeature, counts: BatchCounts, path: str, records: tf.Tensor, numbers: Sequence[int]
 ) -> None:
     """Refuse lists in a column that is configured to hold one value.
 
+    Args:
+      feature: what is counted.
+      counts: its counts of the batch.
+      path: file of the rows, for messages.
+      records: the rows.
+      numbers: number of each row in the file.
+
     Raises:
-      DataError: the column holds a list; the row is named if the records are given.
+      DataError: the column holds a list.
     """
     if feature.multivalent is not False or counts.widest <= 1:
         return
-    place = repr(source)
-    if records is not None and not feature.column.after_transform:
+    place = repr(path)
+    if not feature.column.after_transform:
         place += f", row {numbers[first_wide_row(records.numpy(), feature.column.name)]}"
     raise DataError(
         f"feature {feature.name!r}: column {feature.column.name!r} holds up to {counts.widest} values in {place}, but "

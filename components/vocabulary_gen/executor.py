@@ -8,17 +8,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import apache_beam as beam
-import pyarrow as pa
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import TaggedOutput
-from apache_beam.transforms.window import GlobalWindow
-from apache_beam.utils.windowed_value import WindowedValue
 from tfx import types
 from tfx.components.util import tfxio_utils
 from tfx.dsl.components.base import base_beam_executor
 from tfx.dsl.io import fileio
 from tfx.proto import example_gen_pb2
-from tfx_bsl.public import tfxio
 
 from components import component_spec as keys
 from components.base_executor import ComponentExecutor, Execution
@@ -32,7 +28,7 @@ from components.vocabulary_gen.assembling import (
     read_base,
     write_part,
 )
-from components.vocabulary_gen.counting import SOURCES, SourceCounts
+from components.vocabulary_gen.counting import SOURCES
 from components.vocabulary_gen.counting_plan import CountingPlan, Evolution, plan_counting
 from components.vocabulary_gen.examples_counter import ExamplesCounter, plan_after_transform
 from embedding_core import errors
@@ -63,30 +59,6 @@ class _CountFile(beam.DoFn):
         gathered = self._counter.count(path)
         self._rows.inc(gathered.rows)
         yield from gathered.messages()
-
-
-@beam.typehints.with_output_types(tuple[str, bytes])
-class _CountArrow(beam.DoFn):
-    """Counts Arrow record batches; yields messages by vocabulary at the end of each bundle."""
-
-    def __init__(self, plan: CountingPlan, source: str) -> None:
-        self._plan = plan
-        self._source = source
-        self._rows = Metrics.counter(METRICS, _ROWS_METRIC)
-
-    def setup(self) -> None:
-        self._counter = ExamplesCounter(self._plan)
-
-    def start_bundle(self) -> None:
-        self._gathered = SourceCounts(self._plan, self._source)
-
-    def process(self, batch: pa.RecordBatch) -> None:
-        self._counter.count_batch(batch, self._source, self._gathered)
-        self._rows.inc(batch.num_rows)
-
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        for message in self._gathered.messages():
-            yield WindowedValue(message, GlobalWindow().max_timestamp(), [GlobalWindow()])
 
 
 class _Write(beam.DoFn):
@@ -156,15 +128,6 @@ def count_files(pipeline: beam.Pipeline, files: Sequence[str], plan: CountingPla
     )
 
 
-def count_arrow(pipeline: beam.Pipeline, source: tfxio.TFXIO, plan: CountingPlan, label: str) -> beam.PCollection:
-    """Count a TFXIO source of any payload format; return messages by vocabulary, in which `label` names the source."""
-    return (
-        pipeline
-        | f"Read[{label}]" >> source.BeamSource()
-        | f"CountArrow[{label}]" >> beam.ParDo(_CountArrow(plan, label))
-    )
-
-
 def write_vocabularies(messages: beam.PCollection, plan: CountingPlan, folder: str, report: str) -> None:
     """Write all vocabularies into `folder`, and a JSON list of facts on them and on the sources into `report`."""
 
@@ -206,7 +169,8 @@ class Executor(ComponentExecutor, base_beam_executor.BaseBeamExecutor):
 
         Raises:
           ConfigError: a parameter breaks its rule.
-          DataError: a file is damaged; a feature is absent, empty or of mixed type; too many rows do not parse.
+          DataError: the examples are not TFRecord files of tf.Examples; a file is damaged; a feature is absent,
+            empty or of mixed type; too many rows do not parse.
           VocabularyError: a previous vocabulary is damaged.
         """
         plan = _plan(execution)
@@ -243,7 +207,7 @@ def _plan(execution: Execution) -> CountingPlan:
 def _count(
     pipeline: beam.Pipeline, examples: list[types.Artifact], splits: list[str], plan: CountingPlan
 ) -> beam.PCollection:
-    """Count all splits: the fast path for TFRecord of tf.Example, TFXIO for any other payload."""
+    """Count all splits in one pass."""
     payload, _ = tfxio_utils.resolve_payload_format_and_data_view_uri(examples)
     patterns: list[str] = []
     formats: set[str] = set()
@@ -254,11 +218,12 @@ def _count(
     files = sorted(file for pattern in patterns for file in fileio.glob(pattern) if not fileio.isdir(file))
     if not files:
         raise DataError(f"no files match {', '.join(map(repr, patterns))}: write examples there.")
-    if payload == example_gen_pb2.PayloadFormat.FORMAT_TF_EXAMPLE and formats <= {_TFRECORD}:
-        return count_files(pipeline, files, plan)
-    sources = [tfxio_utils.get_split_tfxio(examples, split, ["VocabularyGen"]) for split in splits]
-    counted = [count_arrow(pipeline, source, plan, split) for split, source in zip(splits, sources, strict=True)]
-    return counted | "AllSplits" >> beam.Flatten()
+    if payload != example_gen_pb2.PayloadFormat.FORMAT_TF_EXAMPLE or formats != {_TFRECORD}:
+        raise DataError(
+            f"the examples are {example_gen_pb2.PayloadFormat.Name(payload)} in files {', '.join(sorted(formats))}: "
+            f"VocabularyGen and EmbeddingTrainer read FORMAT_TF_EXAMPLE in {_TFRECORD}; let ExampleGen write these."
+        )
+    return count_files(pipeline, files, plan)
 
 
 def _patterns(examples: list[types.Artifact], split: str) -> tuple[list[str], list[str]]:

@@ -8,8 +8,8 @@ import pytest
 
 from components.artifacts import Vocabularies
 from embedding_core.errors import DataError, VocabularyError
-from tests.support.artifacts import artifact, examples_at, write_split
-from tests.support.vocabulary_runs import bytes_of, count, feature
+from tests.support.artifacts import artifact, write_split
+from tests.support.vocabulary_runs import count, feature
 
 pytestmark = pytest.mark.tfx
 
@@ -50,15 +50,12 @@ def test_append_keeps_the_rows_and_measures_the_drift(days):
     assert facts["tags"]["drift"]["tags"] == {"new_rows": 2 / 4, "new_tokens": 3 / 5}
 
 
-def test_rerank_is_the_default_for_any_payload(days):
+def test_rerank_is_the_default(days):
     tuesday, base, _ = days
-    _, found = count(tuesday, FEATURES, out="fast", base=base)
+    _, found = count(tuesday, FEATURES, out="rerank", base=base)
     assert found["user"].tokens.to_pylist() == [b"u1", b"u2", b"u3", b"u4", b"u5"]
     assert found["tags"].tokens.to_pylist() == [b"c", b"a", b"b"]
     assert found["tags"].evolution.last_counts.tolist() == [3, 2, 2]
-    # A tf.SequenceExample has its context under the field number of a tf.Example's features: the files are both.
-    count(tuesday, FEATURES, out="tfxio", base=base, examples=examples_at(tuesday, "FORMAT_TF_SEQUENCE_EXAMPLE"))
-    assert bytes_of(tuesday / "fast") == bytes_of(tuesday / "tfxio")
 
 
 def test_feature_that_the_base_does_not_know_is_counted_anew(days, tmp_path):
