@@ -34,15 +34,6 @@ def check_rows(*gates: Figures) -> list[Figures]:
     return [_row(check["name"], check["value"], check["bound"], check["met"]) for check in checks]
 
 
-def label_counts(quality: Figures) -> Mapping[str, Figures]:
-    """Return `rows`, `positives` and `negatives` (None for a number) of each label in the eval split, by name."""
-    split = quality["eval_split"]
-    if "labels" in split:
-        labels: Mapping[str, Figures] = split["labels"]
-        return labels
-    return {"label": split}  # written by a release up to 0.1.0, for its one label
-
-
 def judged_metrics(config: PipelineConfig, evaluation_uri: str, quality: Figures) -> list[Figures]:
     """Return `metric`, `value` (None for NaN), `bound` and `outcome` of every metric over all rows; missed ones first.
 
@@ -182,10 +173,8 @@ def _seen_note(retrieval: Figures) -> str:
     """Say that seen candidates are left out, and how many of them are true; empty if they are not left out."""
     if not retrieval["exclude_seen"]:
         return ""
-    seen_truths = f"{retrieval['seen_truths']:,}"
-    if "nothing_left_out" not in retrieval:  # written by a release up to 0.1.0
-        return f" but those seen before, which are left out unless they are true ({seen_truths} are both)"
-    return f" but those seen before, which are left out; {seen_truths} of these are true (repeats) and count as misses"
+    repeats = f"{retrieval['seen_truths']:,} of these are true (repeats) and count as misses"
+    return f" but those seen before, which are left out; {repeats}"
 
 
 def recall_curves(retrieval: Figures | None) -> dict[str, dict[str, list[tuple[float, float]]]]:
@@ -234,7 +223,7 @@ def label_figures(statistics_uri: str, columns: Mapping[str, str | None], qualit
     """
     statistics = _statistics(statistics_uri, "train")
     rows: list[Figures] = []
-    for name, counts in label_counts(quality).items():
+    for name, counts in quality["eval_split"]["labels"].items():
         figures: dict[str, Any] = {"label": name, "rows": counts["rows"]}
         if counts["positives"] is not None:
             feature = statistics.get(str(columns.get(name)))

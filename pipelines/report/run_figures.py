@@ -336,7 +336,7 @@ def _parity(node: Node) -> list[Figures]:
         {
             "name": name,
             "difference": float(item["max_abs"]),
-            "mean": float(item["mean_abs"]) if "mean_abs" in item else None,  # earlier releases did not record it
+            "mean": float(item["mean_abs"]),
             "tolerance": item.get("tolerance", figures["tolerance"]),
             "rows": item["rows"],
         }

@@ -51,7 +51,7 @@ def test_columns_tell_missing_values_per_split_and_constants(tmp_path):
 def test_label_has_a_rate_in_both_splits_if_its_column_holds_it(tmp_path, values, rate):
     (tmp_path / "Split-train").mkdir()
     (tmp_path / "Split-train" / "FeatureStats.pb").write_bytes(statistics(y=values))
-    quality = {"eval_split": {"rows": 8, "positives": 2, "negatives": 6}}
+    quality = {"eval_split": {"labels": {"label": {"rows": 8, "positives": 2, "negatives": 6}}}}
     (found,) = label_figures(str(tmp_path), {"label": "y"}, quality)
     assert found == {"label": "label", "rows": 8, "positives": 2, "negatives": 6, "rate": 0.25, "train_rate": rate}
     (computed,) = label_figures(str(tmp_path), {"label": None}, quality)

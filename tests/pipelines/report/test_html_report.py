@@ -286,10 +286,8 @@ def test_note_counts_the_true_candidates_that_were_left_out():
         "user": "user", "queries": 9, "positive_rows": 9, "is_sample": False, "candidates": 40, "feature": "item",
         "unknown": 0, "exclude_seen": True, "seen_truths": 2024,
     }  # fmt: skip
-    old = retrieval_note({"retrieval": retrieval})
-    new = retrieval_note({"retrieval": {**retrieval, "nothing_left_out": {}}})
-    assert "which are left out; 2,024 of these are true (repeats) and count as misses" in new
-    assert "which are left out unless they are true (2,024 are both)" in old, "written by a previous release"
+    note = retrieval_note({"retrieval": retrieval})
+    assert "which are left out; 2,024 of these are true (repeats) and count as misses" in note
 
 
 HISTORY = {"evals": [], "facts": {}}
