@@ -4,15 +4,18 @@ The first is the label's mean (for a multiclass label, the classes' shares of th
 the same features, one-hot encoded: logistic for classes, Poisson for a count, and ridge for any other number. The
 strength of its regularisation is chosen on a part of the train split. If the train split has positive rows only
 (negatives are drawn while training), no regression can be fitted: the baseline is then the candidate's popularity.
+
+The scores of the baselines are kept in a file: a training on the same rows does not measure them again.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +27,11 @@ from threadpoolctl import threadpool_limits
 
 from components.evaluator.own_metrics import are_most_probable, class_log_losses
 from embedding_core.evaluation import Predictions
+from embedding_core.schema import Json
+from embedding_core.storage import read_json, whole_file
 from embedding_core.tasks import Task, retrieval_index
 from embedding_core.training.drawn_candidates import candidate_counts
+from embedding_core.training.encoded_rows import rows_key
 from embedding_core.training.row_stream import batches_once
 from embedding_core.training.training_inputs import Batch, Inputs, RowParser
 from pipelines.report.run_report import CLASS_METRICS, ERRORS, METRICS, THIS_MODEL
@@ -69,18 +75,25 @@ class _Rows:
     features: scipy.sparse.csr_matrix  # [rows, columns]
     label: Floats  # [rows, labels]; after `of`, [rows]
     weight: Floats  # [rows]
-    predicted: Floats  # [rows, sum of the labels' widths]; after `of`, [rows], or [rows, classes]
 
-    def of(self, tasks: Sequence[Task], at: int) -> _Rows:
+    def of(self, at: int) -> _Rows:
         """Return the rows that have the label at position `at`, with this label alone."""
         known = ~np.isnan(self.label[:, at])
-        predicted = self.predicted
-        if len(predicted):
-            start, width = sum(task.width for task in tasks[:at]), tasks[at].width
-            predicted = predicted[known, start : start + width] if width > 1 else predicted[known, start]
-        return _Rows(
-            features=self.features[known], label=self.label[known, at], weight=self.weight[known], predicted=predicted
-        )
+        return _Rows(features=self.features[known], label=self.label[known, at], weight=self.weight[known])
+
+
+class Compared(NamedTuple):
+    """The scores of model and baselines.
+
+    Attributes:
+      scores: those of a label, the model's first, then those of the next label.
+      rows: number of eval rows.
+      is_kept: whether the baselines were measured for a previous model.
+    """
+
+    scores: list[Score]
+    rows: int
+    is_kept: bool
 
 
 def compare_with_baselines(
@@ -91,7 +104,9 @@ def compare_with_baselines(
     predictions: Predictions,
     candidate: str | None,
     counts: Mapping[str, npt.NDArray[np.int64]],
-) -> tuple[list[Score], int]:
+    kept: str,
+    made_by: Json,
+) -> Compared:
     """Score the model and the baselines on the eval split.
 
     Args:
@@ -101,32 +116,73 @@ def compare_with_baselines(
       predictions: what the model predicts for the rows of the eval split.
       candidate: the feature whose popularity is the baseline if the train split has one class.
       counts: count of each token in the train split, by vocabulary.
-
-    Returns:
-      The scores, the model's first, and the number of eval rows.
+      kept: file that keeps the scores of the baselines.
+      made_by: JSON value that identifies the transform of `inputs`.
     """
+    of_code = [_MAX_ROWS, _STRENGTHS, _ALPHAS, _HELD_BACK]
+    key = rows_key(inputs, [*train_files, *eval_files], made_by, candidate, of_code)
+    known = _kept_scores(kept, key)
+    baselines = _measured(inputs, train_files, eval_files, candidate, counts) if known is None else known
+    if known is None:
+        with whole_file(kept) as path, open(path, "w", encoding="utf-8") as file:
+            json.dump({"key": key, "scores": [dataclasses.asdict(score) for score in baselines]}, file, indent=1)
+    read = np.arange(len(predictions.weight)) < -(-_MAX_ROWS // _BATCH) * _BATCH
+    scores = []
+    for at, task in enumerate(inputs.tasks):
+        label = _label_shown(inputs, at)
+        judged = read & ~np.isnan(predictions.label[:, at])
+        model = _score_of_model(task, *predictions.of(inputs.tasks, at, judged))
+        scores += [dataclasses.replace(model, label=label), *(score for score in baselines if score.label == label)]
+    return Compared(scores, int(read.sum()), known is not None)
+
+
+def _kept_scores(path: str, key: str) -> list[Score] | None:
+    """Read the kept scores of the baselines; None if they were measured on other rows."""
+    try:
+        kept: Json = read_json(path)
+        return [Score(**score) for score in kept["scores"]] if kept["key"] == key else None
+    except (OSError, ValueError, KeyError, TypeError):  # there is none, or another release wrote it
+        return None
+
+
+def _label_shown(inputs: Inputs, at: int) -> str:
+    return inputs.tasks[at].name if len(inputs.tasks) > 1 else ""
+
+
+def _score_of_model(task: Task, label: Floats, weight: Floats, predicted: Floats) -> Score:
+    """Score predictions, `[rows, width]`."""
+    rows = _Rows(features=scipy.sparse.csr_matrix((len(label), 0)), label=label, weight=weight)
+    if task.is_multiclass:
+        return _score_of_classes(THIS_MODEL, predicted, rows)
+    return (_score if task.is_binary else _errors)(THIS_MODEL, predicted[:, 0], rows)
+
+
+def _measured(
+    inputs: Inputs,
+    train_files: Sequence[str],
+    eval_files: Sequence[str],
+    candidate: str | None,
+    counts: Mapping[str, npt.NDArray[np.int64]],
+) -> list[Score]:
+    """Fit the baselines, and score them on the eval split; arguments as in `compare_with_baselines`."""
     parse = RowParser(inputs).traced()
     train, held_out = _read(inputs, parse, train_files), _read(inputs, parse, eval_files)
-    predicted = predictions.prediction[: len(held_out.weight)].astype(np.float64)
-    held_out = dataclasses.replace(held_out, predicted=predicted)
     scores = []
     # The solver multiplies many short vectors: BLAS threads wait for each other 20 times as long as they compute.
     with threadpool_limits(1, user_api="blas"):
         for at, task in enumerate(inputs.tasks):
-            label = task.name if len(inputs.tasks) > 1 else ""
             compare = _compared_classes if task.is_binary or task.is_multiclass else _compared_errors
-            of_task = (part.of(inputs.tasks, at) for part in (train, held_out))
-            scores += [dataclasses.replace(score, label=label) for score in compare(task, *of_task)]
+            of_task = compare(task, train.of(at), held_out.of(at))
+            scores += [dataclasses.replace(score, label=_label_shown(inputs, at)) for score in of_task]
     at = retrieval_index(inputs.tasks)
     seen = None
-    if candidate is not None and not _has_both_classes(train.of(inputs.tasks, at)):
+    if candidate is not None and not _has_both_classes(train.of(at)):
         seen = candidate_counts(inputs, candidate, train_files, counts)
     if candidate is not None and seen is not None:
         popularity = _popularity(inputs, parse, eval_files, candidate, seen)
-        score = _score(f"popularity of {candidate}", popularity, held_out.of(inputs.tasks, at), probability=False)
-        label = inputs.tasks[at].name if len(inputs.tasks) > 1 else ""
-        scores.append(dataclasses.replace(score, label=label))
-    return scores, len(held_out.weight)
+        score = _score(f"popularity of {candidate}", popularity, held_out.of(at), probability=False)
+        scores.append(dataclasses.replace(score, label=_label_shown(inputs, at)))
+    return scores
 
 
 def _has_both_classes(rows: _Rows) -> bool:
@@ -134,9 +190,9 @@ def _has_both_classes(rows: _Rows) -> bool:
 
 
 def _compared_classes(task: Task, train: _Rows, held_out: _Rows) -> list[Score]:
-    """Score the model, the label's mean (or the classes' shares of the rows), and a logistic regression."""
+    """Score the label's mean (or the classes' shares of the rows), and a logistic regression."""
     score = _score_of_classes if task.is_multiclass else _score
-    scores = [score(THIS_MODEL, held_out.predicted, held_out)]
+    scores = []
     if _has_both_classes(train):
         prior, name = _shares(task, train, len(held_out.label)), "mean of the label"
         scores.append(score("shares of the classes" if task.is_multiclass else name, prior, held_out))
@@ -177,12 +233,11 @@ def _score_of_classes(scorer: str, predicted: Floats, rows: _Rows) -> Score:
 
 
 def _compared_errors(task: Task, train: _Rows, held_out: _Rows) -> list[Score]:
-    """Score the model, the label's mean and a regression, for a label that is a number."""
+    """Score the label's mean and a regression, for a label that is a number."""
     mean = np.full_like(held_out.label, np.average(train.label, weights=train.weight))
     name = "Poisson regression" if task.kind == "count" else "ridge regression"
     model, strength = _number_regression(task, train)
     return [
-        _errors(THIS_MODEL, held_out.predicted, held_out),
         _errors("mean of the label", mean, held_out),
         dataclasses.replace(
             _errors(f"{name}, one-hot", model.predict(held_out.features), held_out),
@@ -245,7 +300,6 @@ def _read(inputs: Inputs, parse: _Parse, files: Sequence[str]) -> _Rows:
         features=scipy.sparse.vstack(features, format="csr"),
         label=np.concatenate(labels).astype(np.float64),
         weight=np.concatenate(weights).astype(np.float64),
-        predicted=np.zeros(0),
     )
 
 
@@ -297,9 +351,7 @@ def _of_best_strength(train: _Rows) -> LogisticRegression:
 
 
 def _some(rows: _Rows, chosen: npt.NDArray[np.bool_]) -> _Rows:
-    return _Rows(
-        features=rows.features[chosen], label=rows.label[chosen], weight=rows.weight[chosen], predicted=np.zeros(0)
-    )
+    return _Rows(features=rows.features[chosen], label=rows.label[chosen], weight=rows.weight[chosen])
 
 
 def _strength_note(strength: float) -> str:

@@ -26,7 +26,7 @@ from embedding_core.evaluation import Predictions
 from embedding_core.quality_rules import PREDICTIONS_FILE
 from embedding_core.rooms import hooks
 from embedding_core.serving import columns_of, named_inputs, public_rows
-from embedding_core.storage import json_digest, open_file, read_json
+from embedding_core.storage import folder_digests, json_digest, open_file, read_json
 from embedding_core.tasks import prediction_name
 from embedding_core.training.finished_run import RunDescription
 from embedding_core.training.row_stream import batches_once
@@ -34,7 +34,7 @@ from embedding_core.training_config import Training
 from embedding_core.vocabulary import Vocabulary, load_vocabularies
 from pipelines.config import PipelineConfig
 from pipelines.lineage.graph import Node, open_store, outputs_of, read_node, reread_graph, trace
-from pipelines.report.baselines import Score, compare_with_baselines
+from pipelines.report.baselines import Compared, Score, compare_with_baselines
 from pipelines.report.evaluation_results import (
     check_rows,
     column_figures,
@@ -51,7 +51,10 @@ from pipelines.report.run_report import HIGHER_IS_BETTER, METRICS, Figures, Node
 from pipelines.report.verdict import FLAT, LESS_OVERFITTING, STOPPING, rise
 
 _MOST_FREQUENT = 5
+_BASELINES = "baselines.json"
+"""File in the work_dir that keeps the scores of the baselines."""
 _MADE_IN_THIS_RUN = "made in this run"
+_KEPT = "made in a previous run on the same rows"
 _FEWEST_POINTS = 2  # of a curve that rises or falls
 _BYTES = ("table_bytes", "slot_bytes")
 
@@ -82,20 +85,12 @@ def collect_report(
     vocabularies = load_vocabularies(by_type["components.Vocabularies"].uri)
     embedding = read_embedding_config(by_type["components.TableConfigs"].uri)
     run = RunDescription.load(by_type["ModelRun"].uri)
-    graph, tokens = by_type["TransformGraph"].uri, by_type["components.Vocabularies"].uri
     history = read_json(os.path.join(by_type["ModelRun"].uri, "history.json"))
     eval_files = split_files(by_type["Examples"], "eval")
     compared = known_quality(reports, runs, result.version)
     if compared is None:
-        scores, rows = compare_with_baselines(
-            sources_of_run(run, transform_graph=graph).inputs(tokens, run.vocabularies),
-            train_files=split_files(by_type["Examples"], "train"),
-            eval_files=eval_files,
-            predictions=_predictions(output_of(store, runs, "QualityGate", "ModelBlessing")),
-            candidate=_candidate(config.training),
-            counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
-        )
-        compared = _compared(config, scores, rows, history)
+        predictions = _predictions(output_of(store, runs, "QualityGate", "ModelBlessing"))
+        compared = _compared(config, _measured(config, by_type, run, predictions, vocabularies), history)
     evaluation, gates = output_of(store, runs, "Evaluator", "ModelEvaluation"), gate_figures(store, runs)
     quality, health = gates.pop("QualityGate"), gates.pop("TableHealth", None)
     nodes = [_node(store, run) for run in runs]
@@ -148,13 +143,35 @@ def _further(table_configs: str) -> dict[str, Figures]:
     return {name: of_room for name, of_room in figures.items() if of_room is not None}
 
 
-def _compared(config: PipelineConfig, scores: Sequence[Score], rows: int, history: Figures) -> dict[str, Any]:
+def _measured(
+    config: PipelineConfig,
+    by_type: Mapping[str, Node],
+    run: RunDescription,
+    predictions: Predictions,
+    vocabularies: Mapping[str, Vocabulary],
+) -> Compared:
+    graph, tokens = by_type["TransformGraph"].uri, by_type["components.Vocabularies"].uri
+    return compare_with_baselines(
+        sources_of_run(run, transform_graph=graph).inputs(tokens, run.vocabularies),
+        train_files=split_files(by_type["Examples"], "train"),
+        eval_files=split_files(by_type["Examples"], "eval"),
+        predictions=predictions,
+        candidate=_candidate(config.training),
+        counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
+        kept=os.path.join(config.work_dir, _BASELINES),
+        made_by=folder_digests(graph),
+    )
+
+
+def _compared(config: PipelineConfig, measured: Compared, history: Figures) -> dict[str, Any]:
     """Return the scores of model and baselines, as fields of a report."""
+    scores = measured.scores
+    note = _quality_note(config, scores)
     return {
         "metric_names": list(dict.fromkeys(name for score in scores for name in score.metrics)),
         "quality": [{"scorer": score.shown, "metrics": dict(score.metrics)} for score in scores],
-        "eval_rows": rows,
-        "quality_note": _quality_note(config, scores),
+        "eval_rows": measured.rows,
+        "quality_note": note.replace(_MADE_IN_THIS_RUN, _KEPT) if measured.is_kept else note,
         "quality_warnings": better_baselines(scores, history),
     }
 

@@ -25,7 +25,7 @@ def rows(count, columns, seed):
     tokens = random.integers(columns, size=count)
     label = (random.random(count) < 1 / (1 + np.exp(-effects[tokens]))).astype(float)
     features = scipy.sparse.csr_matrix((np.ones(count), tokens, np.arange(count + 1)), shape=(count, columns))
-    return baselines._Rows(features=features, label=label, weight=np.ones(count), predicted=None)
+    return baselines._Rows(features=features, label=label, weight=np.ones(count))
 
 
 def classes(count, seed):
@@ -92,7 +92,9 @@ def write(path, rows):
     return [str(path)]
 
 
-def test_popularity_of_an_item_does_not_count_histories(tmp_path):
+@pytest.fixture
+def of_items(tmp_path):
+    """Return the arguments of `compare_with_baselines` for three rows of items, all positive, and two to evaluate."""
     (tmp_path / "items.txt").write_text("b\na\n")
     table = TableConfig(name="items", vocabulary_size=3, dim=2, vocabulary="items", oov_rows=1)
     features = [
@@ -104,12 +106,36 @@ def test_popularity_of_an_item_does_not_count_histories(tmp_path):
         vocabularies={"items": str(tmp_path / "items.txt")},
         raw_spec={"label": tf.io.FixedLenFeature([], tf.int64)},
     )
-    scores, _ = baselines.compare_with_baselines(
-        inputs,
-        train_files=write(tmp_path / "train", [(b"a", 1), (b"a", 1), (b"b", 1)]),
-        eval_files=write(tmp_path / "eval", [(b"a", 1), (b"b", 0)]),
-        predictions=Predictions(label=np.ones([2, 1]), weight=np.ones(2), prediction=np.zeros([2, 1])),
-        candidate="item",
-        counts={"items": np.array([1 + 27, 2])},
-    )
-    assert {score.scorer: score.metrics["AUC"] for score in scores}["popularity of item"] == 1.0
+    return {
+        "inputs": inputs,
+        "train_files": write(tmp_path / "train", [(b"a", 1), (b"a", 1), (b"b", 1)]),
+        "eval_files": write(tmp_path / "eval", [(b"a", 1), (b"b", 0)]),
+        "predictions": Predictions(
+            label=np.array([[1.0], [0.0]]), weight=np.ones(2), prediction=np.array([[0.5], [0.2]])
+        ),
+        "candidate": "item",
+        "counts": {"items": np.array([1 + 27, 2])},
+        "kept": str(tmp_path / "baselines.json"),
+        "made_by": {},
+    }
+
+
+def auc_of(compared):
+    return {score.scorer: score.metrics["AUC"] for score in compared.scores}
+
+
+def test_popularity_of_an_item_does_not_count_histories(of_items):
+    assert auc_of(baselines.compare_with_baselines(**of_items))["popularity of item"] == 1.0
+
+
+def test_baselines_of_the_same_rows_are_not_measured_again(of_items, monkeypatch):
+    first = baselines.compare_with_baselines(**of_items)
+    measured = baselines._measured
+    monkeypatch.setattr(baselines, "_measured", None)
+    worse = dataclasses.replace(of_items["predictions"], prediction=np.array([[0.2], [0.5]]))
+    again = baselines.compare_with_baselines(**{**of_items, "predictions": worse})
+    assert (first.is_kept, again.is_kept, again.rows, again.scores[1:]) == (False, True, 2, first.scores[1:])
+    assert [auc_of(compared)[baselines.THIS_MODEL] for compared in (first, again)] == [1.0, 0.0]
+    monkeypatch.setattr(baselines, "_measured", measured)
+    for changed in ({"made_by": {"graph": "other"}}, {"train_files": of_items["eval_files"]}):
+        assert not baselines.compare_with_baselines(**{**of_items, **changed}).is_kept
