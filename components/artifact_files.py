@@ -1,18 +1,21 @@
-"""Reads artifacts of tables, and records with their checksums."""
+"""Reads artifacts of tables; reads and writes records with their checksums."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import struct
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from typing import IO
 
 import google_crc32c
+from isal import isal_zlib
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError, DataError
-from embedding_core.storage import bounds, masked, read_bounded
+from embedding_core.storage import bounds, masked, open_file, read_bounded
 
 EMBEDDING_CONFIG_FILE = "embedding_config.json"
 RECORD_SUFFIX = ".lineage.json"
@@ -74,3 +77,29 @@ def read_records(path: str, stream: IO[bytes]) -> Iterator[bytes]:
 def _checksum(data: bytes) -> bytes:
     """Compute TFRecord's masked CRC-32C, as the four bytes in the file."""
     return struct.pack("<I", masked(google_crc32c.value(data)))
+
+
+# Writes TFRecord files in a quarter of the CPU time that TensorFlow's writer takes, most of which zlib spends.
+
+_LEVEL = 2  # of ISA-L: on click logs, files are 6% larger than those of zlib's level 3
+_AT_ONCE = 4096
+_GZIP = 16 + zlib.MAX_WBITS
+
+
+def write_records(path: str, records: Sequence[bytes]) -> None:
+    """Write records to a gzipped TFRecord file."""
+    compressor = isal_zlib.compressobj(_LEVEL, isal_zlib.DEFLATED, _GZIP)
+    with open_file(path, "wb") as file:
+        for start in range(0, len(records), _AT_ONCE):
+            parts: list[bytes] = []
+            for record in records[start : start + _AT_ONCE]:
+                parts += (_head(len(record)), record, _checksum(record))
+            file.write(compressor.compress(b"".join(parts)))
+        file.write(compressor.flush())
+
+
+@functools.lru_cache(maxsize=4096)
+def _head(size: int) -> bytes:
+    """Return the size of a record and its checksum, as they precede the record."""
+    head = struct.pack("<Q", size)
+    return head + _checksum(head)
