@@ -53,6 +53,7 @@ def _score(signature: Any, inputs: dict[str, Any], batch_size: int) -> dict[str,
 
 def main(model: str, batch_size: str, *requests: str) -> None:
     """Score requests with the SavedModel at `model`: each request is a folder of inputs, named after its signature."""
+    sys.modules["keras"] = sys.modules["tf_keras"] = None  # type: ignore[assignment]  # a server has no Keras either
     gc.disable()  # while TensorFlow loads, a collection would find nothing to free
     import tensorflow as tf
 
