@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -11,6 +12,7 @@ from components.transform_graph import number_columns, open_transform_graph
 from embedding_core.columns import DenseInputs
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import CheckpointError, ConfigError, VocabularyError
+from embedding_core.storage import file_digest, folder_digests, json_digest
 from embedding_core.tasks import Task
 from embedding_core.training import Inputs
 from embedding_core.training.finished_run import RunDescription
@@ -57,6 +59,15 @@ class NumberSources:
         Raises:
           ConfigError: numbers are needed, and there is neither transform graph nor schema.
         """
+        graph, schema = self.transform_graph, self.schema_file
+        read = {
+            "vocabularies": folder_digests(vocabularies),
+            "transform": folder_digests(graph) if graph else None,
+            "schema": file_digest(schema) if schema and not graph else None,
+        }
+        return _inputs(self, vocabularies, tuple(names), json_digest(read))
+
+    def _new_inputs(self, vocabularies: str, names: Iterable[str]) -> Inputs:
         source = self._of((*self.dense, *self._transformed(), *self._labels()), self.dense)
         return Inputs(
             config=self.config,
@@ -87,6 +98,12 @@ class NumberSources:
                 "the one that EmbeddingTrainer had."
             )
         return DenseInputs(names=tuple(names), spec=number_columns(self.schema_file, wanted))
+
+
+@functools.lru_cache(maxsize=1)  # QualityGate and the report parse rows by one graph, whose trace takes seconds
+def _inputs(sources: NumberSources, vocabularies: str, names: tuple[str, ...], digest: str) -> Inputs:
+    """Return the inputs; `digest` is that of all files that they read."""
+    return sources._new_inputs(vocabularies, names)
 
 
 def sources_of_run(

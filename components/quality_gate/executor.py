@@ -19,11 +19,10 @@ from embedding_core.evaluation import (
     LabelScore,
     RetrievalFigures,
     SplitCounts,
-    count_split,
+    count_and_predict,
     judge,
     measure_retrieval,
     own_checks,
-    predict,
     score_labels,
 )
 from embedding_core.model_inputs import is_two_tower
@@ -70,15 +69,13 @@ def _measure(
 ) -> tuple[SplitCounts, list[LabelScore], RetrievalFigures | str]:
     run, inputs, held_out = model.run, model.inputs, model.eval_files
     train = files_below(execution.split_folders(keys.EXAMPLES, "train"))
-    progress.report("QualityGate", 0, 3, unit="steps", detail="counting the eval split")
-    counts = count_split(inputs, held_out)
-    progress.report("QualityGate", 1, 3, unit="steps", detail="predicting it")
-    predictions = predict(run, inputs, held_out)
+    progress.report("QualityGate", 0, 2, unit="steps", detail="predicting the eval split")
+    counts, predictions = count_and_predict(run, inputs, held_out)
     with fileio.open(os.path.join(execution.output(keys.BLESSING).uri, PREDICTIONS_FILE), "wb") as file:
         file.write(predictions.to_bytes())
     labels = score_labels(run, inputs, predictions, train_files=train)
     judging = "measuring retrieval" if is_two_tower(run.model) else "applying the rules"
-    progress.report("QualityGate", 2, 3, unit="steps", detail=judging)
+    progress.report("QualityGate", 1, 2, unit="steps", detail=judging)
     seed = int(execution.properties.get(keys.SEED) or 0)
     retrieval = measure_retrieval(
         run,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -84,10 +84,13 @@ class Predictions:
             return cls(**arrays)
 
 
-def predict(run: RestoredRun, inputs: Inputs, files: Sequence[str]) -> Predictions:
-    """Predict the rows of TFRecord files."""
+def predict(
+    run: RestoredRun, inputs: Inputs, files: Sequence[str], seen: Callable[[Batch], None] = lambda _: None
+) -> Predictions:
+    """Predict the rows of TFRecord files, and call `seen` with each batch."""
     labels, weights, predictions = [], [], []
     for batch, predicted in scored_batches(run, inputs, files):
+        seen(batch)
         labels.append(batch["label"].numpy())
         weights.append(batch["weight"].numpy()[:, 0])
         predictions.append(np.concatenate([predicted[task.name] for task in inputs.tasks], axis=1))
@@ -140,9 +143,9 @@ def scored_batches(
     run: RestoredRun, inputs: Inputs, files: Sequence[str]
 ) -> Iterator[tuple[Batch, dict[str, npt.NDArray[np.float32]]]]:
     """Yield the rows of files in batches, with the predictions of each task, float32 [B, width], by its name."""
-    parse, config = RowParser(inputs).traced(), run.description.config
+    config = run.description.config
     for _, serialized in batches_once(list(files), _BATCH):
-        batch = parse(serialized)
+        batch = inputs.parse(serialized)
         numbers = {**batch["dense"], **sequence_lengths(config, batch["ids"])}
         output = call_model(run.model, run.engine.lookup(batch["ids"]), numbers, inputs.tasks)
         yield batch, {task.name: prediction_of(task, output[task.name]).numpy() for task in inputs.tasks}
@@ -240,6 +243,15 @@ class SplitCounts:
         return any(label.negatives == 0 and bool(label.positives) for label in self.labels.values())
 
 
+def count_and_predict(run: RestoredRun, inputs: Inputs, files: Sequence[str]) -> tuple[SplitCounts, Predictions]:
+    """Do `count_split` and `predict`, in one pass unless a table drops unknown tokens."""
+    if _with_unknown_rows(inputs.config) != inputs.config:
+        return count_split(inputs, files), predict(run, inputs, files)
+    counter = _Counter(inputs)
+    predictions = predict(run, inputs, files, counter.add)
+    return counter.counts(), predictions
+
+
 def count_split(inputs: Inputs, files: Sequence[str]) -> SplitCounts:
     """Count the rows of a split in one pass, parsed as in training.
 
@@ -247,30 +259,44 @@ def count_split(inputs: Inputs, files: Sequence[str]) -> SplitCounts:
       inputs: sources of the inputs.
       files: TFRecord files of the split.
     """
-    counting = dataclasses.replace(inputs, config=_with_one_unknown_row(inputs.config))
-    parse, counts, rows = RowParser(counting).traced(), Counter[tuple[str, str]](), 0
-    labelled, positives = np.zeros(len(inputs.tasks), np.int64), np.zeros(len(inputs.tasks), np.int64)
+    counting = dataclasses.replace(inputs, config=_with_unknown_rows(inputs.config))
+    counter = _Counter(counting)
     for _, serialized in batches_once(list(files), _BATCH):
-        batch = parse(serialized)
-        rows += int(batch["rows"])
-        label = batch["label"].numpy()
-        labelled += (~np.isnan(label)).sum(axis=0)
-        positives += (label == 1).sum(axis=0)
-        for feature in counting.config.features:
-            table = counting.config.table_of(feature.name)
-            counts.update({(feature.name, key): n for key, n in _counts(table, batch["ids"][feature.name]).items()})
-    names = [field.name for field in dataclasses.fields(FeatureCounts)]
-    return SplitCounts(
-        rows=rows,
-        labels={
-            task.name: _label_counts(task, int(has), int(positive))
-            for task, has, positive in zip(inputs.tasks, labelled, positives, strict=True)
-        },
-        features={
-            feature.name: FeatureCounts(**{name: counts[feature.name, name] for name in names})
-            for feature in inputs.config.features
-        },
-    )
+        counter.add(counting.parse(serialized))
+    return counter.counts()
+
+
+class _Counter:
+    """Counts the rows of batches in which every unknown token has an id."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self._inputs = inputs
+        self._rows = 0
+        self._features = Counter[tuple[str, str]]()
+        self._labelled, self._positives = (np.zeros(len(inputs.tasks), np.int64) for _ in range(2))
+
+    def add(self, batch: Batch) -> None:
+        label, config = batch["label"].numpy(), self._inputs.config
+        self._rows += int(batch["rows"])
+        self._labelled += (~np.isnan(label)).sum(axis=0)
+        self._positives += (label == 1).sum(axis=0)
+        for feature in config.features:
+            counts = _counts(config.table_of(feature.name), batch["ids"][feature.name])
+            self._features.update({(feature.name, key): count for key, count in counts.items()})
+
+    def counts(self) -> SplitCounts:
+        names = [field.name for field in dataclasses.fields(FeatureCounts)]
+        return SplitCounts(
+            rows=self._rows,
+            labels={
+                task.name: _label_counts(task, int(has), int(positive))
+                for task, has, positive in zip(self._inputs.tasks, self._labelled, self._positives, strict=True)
+            },
+            features={
+                feature.name: FeatureCounts(**{name: self._features[feature.name, name] for name in names})
+                for feature in self._inputs.config.features
+            },
+        )
 
 
 def _label_counts(task: Task, rows: int, positives: int) -> LabelCounts:
@@ -279,12 +305,12 @@ def _label_counts(task: Task, rows: int, positives: int) -> LabelCounts:
     return LabelCounts(rows=rows, positives=positives, negatives=rows - positives)
 
 
-def _with_one_unknown_row(config: EmbeddingConfig) -> EmbeddingConfig:
-    """Give every table one unknown row, its last id, so that every unknown token is counted and none is dropped."""
+def _with_unknown_rows(config: EmbeddingConfig) -> EmbeddingConfig:
+    """Give every table an unknown row, so that every unknown token is counted and none is dropped."""
     tables = [
         table
-        if table.vocabulary is None
-        else table.replace(vocabulary_size=table.vocabulary_size - table.oov_rows + 1, oov_rows=1)
+        if table.vocabulary is None or table.oov_rows
+        else table.replace(vocabulary_size=table.vocabulary_size + 1, oov_rows=1)
         for table in config.tables
     ]
     return config.replace(tables=tuple(tables))
@@ -292,7 +318,7 @@ def _with_one_unknown_row(config: EmbeddingConfig) -> EmbeddingConfig:
 
 def _counts(table: TableConfig, ids: tf.RaggedTensor) -> dict[str, int]:
     values, splits = ids.values.numpy(), ids.row_splits.numpy()
-    unknown = (values == table.vocabulary_size - 1) & (table.vocabulary is not None)
+    unknown = (values >= table.vocabulary_size - table.oov_rows) & (table.vocabulary is not None)
     before = np.concatenate([[0], np.cumsum(unknown)])
     return {
         "empty_rows": int((np.diff(splits) == 0).sum()),

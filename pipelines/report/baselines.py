@@ -14,7 +14,7 @@ import copy
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -33,7 +33,7 @@ from embedding_core.tasks import Task, retrieval_index
 from embedding_core.training.drawn_candidates import candidate_counts
 from embedding_core.training.encoded_rows import rows_key
 from embedding_core.training.row_stream import batches_once
-from embedding_core.training.training_inputs import Batch, Inputs, RowParser
+from embedding_core.training.training_inputs import Batch, Inputs
 from pipelines.report.run_report import CLASS_METRICS, ERRORS, METRICS, THIS_MODEL
 
 _MAX_ROWS = 200_000  # of each split: more would not change a digit that is shown
@@ -43,7 +43,6 @@ _ALPHAS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # values of alpha, for ridge 
 _HELD_BACK = 5  # one in this many rows of the train split is held back to compare the strengths
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-_Parse: TypeAlias = Callable[[tf.Tensor], Batch]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -165,8 +164,7 @@ def _measured(
     counts: Mapping[str, npt.NDArray[np.int64]],
 ) -> list[Score]:
     """Fit the baselines, and score them on the eval split; arguments as in `compare_with_baselines`."""
-    parse = RowParser(inputs).traced()
-    train, held_out = _read(inputs, parse, train_files), _read(inputs, parse, eval_files)
+    train, held_out = _read(inputs, train_files), _read(inputs, eval_files)
     scores = []
     # The solver multiplies many short vectors: BLAS threads wait for each other 20 times as long as they compute.
     with threadpool_limits(1, user_api="blas"):
@@ -179,7 +177,7 @@ def _measured(
     if candidate is not None and not _has_both_classes(train.of(at)):
         seen = candidate_counts(inputs, candidate, train_files, counts)
     if candidate is not None and seen is not None:
-        popularity = _popularity(inputs, parse, eval_files, candidate, seen)
+        popularity = _popularity(inputs, eval_files, candidate, seen)
         score = _score(f"popularity of {candidate}", popularity, held_out.of(at), probability=False)
         scores.append(dataclasses.replace(score, label=_label_shown(inputs, at)))
     return scores
@@ -281,18 +279,18 @@ def _held_back(train: _Rows) -> npt.NDArray[np.bool_]:
     return drawn
 
 
-def _batches(parse: _Parse, files: Sequence[str]) -> Iterator[Batch]:
+def _batches(inputs: Inputs, files: Sequence[str]) -> Iterator[Batch]:
     read = 0
     for _, serialized in batches_once(list(files), _BATCH):
-        yield parse(serialized)
+        yield inputs.parse(serialized)
         read += int(tf.size(serialized))
         if read >= _MAX_ROWS:
             return
 
 
-def _read(inputs: Inputs, parse: _Parse, files: Sequence[str]) -> _Rows:
+def _read(inputs: Inputs, files: Sequence[str]) -> _Rows:
     features, labels, weights = [], [], []
-    for batch in _batches(parse, files):
+    for batch in _batches(inputs, files):
         features.append(_one_hot(inputs, batch))
         labels.append(batch["label"].numpy())
         weights.append(batch["weight"].numpy()[:, 0])
@@ -362,14 +360,12 @@ def _strength_note(strength: float) -> str:
     )
 
 
-def _popularity(
-    inputs: Inputs, parse: _Parse, files: Sequence[str], candidate: str, counts: npt.NDArray[np.int64]
-) -> Floats:
+def _popularity(inputs: Inputs, files: Sequence[str], candidate: str, counts: npt.NDArray[np.int64]) -> Floats:
     by_id = np.zeros(inputs.config.table_of(candidate).vocabulary_size)
     by_id[: len(counts)] = counts
     sums = [
         tf.reduce_sum(tf.ragged.map_flat_values(lambda ids: tf.gather(by_id, ids), batch["ids"][candidate]), axis=1)
-        for batch in _batches(parse, files)
+        for batch in _batches(inputs, files)
     ]
     return np.concatenate([part.numpy() for part in sums])
 

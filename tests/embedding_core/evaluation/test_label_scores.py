@@ -15,11 +15,13 @@ from sklearn.metrics import accuracy_score, mean_absolute_error, mean_squared_er
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine
 from embedding_core.evaluation import (
+    FeatureCounts,
     LabelCounts,
     LabelScore,
     Predictions,
     Rules,
     SplitCounts,
+    count_and_predict,
     judge,
     predict,
     score_labels,
@@ -73,21 +75,21 @@ def folder(tmp_path_factory):
     return folder
 
 
-def run_of(folder, tasks, module=MODULE, **training):
+def run_of(folder, tasks, module=MODULE, config=CONFIG, **training):
     names = [task.key for task in tasks]
     inputs = Inputs(
-        config=CONFIG,
+        config=config,
         vocabularies={"item": str(folder / "item.txt")},
         raw_spec={name: tf.io.FixedLenFeature([], tf.float32) for name in (*names, "weight")},
         tasks=tasks,
         weight="weight",
     )
     description = RunDescription(
-        model=module, arguments={}, config=CONFIG, training=TrainingConfig(steps=1, **training), dense=(), tasks=tasks,
+        model=module, arguments={}, config=config, training=TrainingConfig(steps=1, **training), dense=(), tasks=tasks,
         weight="weight", step=1, checkpoint="", vocabularies={},
     )  # fmt: skip
-    model = build_model(module, CONFIG, (), {}, tasks)
-    return RestoredRun(description, HostEngine(CONFIG, seed=3, with_slots=False), model), inputs
+    model = build_model(module, config, (), {}, tasks)
+    return RestoredRun(description, HostEngine(config, seed=3, with_slots=False), model), inputs
 
 
 def test_scores_of_all_labels_are_those_of_scikit_learn(folder):
@@ -129,6 +131,22 @@ def test_scores_of_all_labels_are_those_of_scikit_learn(folder):
     assert found.keys() == expected.keys()
     for name, (model, constant) in expected.items():
         assert (found[name].model, found[name].constant) == pytest.approx((model, constant), rel=1e-5)
+
+
+@pytest.mark.parametrize("oov_rows", [0, 2])
+def test_counts_and_predictions_are_the_same_in_one_pass(folder, oov_rows):
+    table = TABLE.replace(vocabulary_size=9 + oov_rows, oov_rows=oov_rows)
+    run, inputs = run_of(folder, TASKS[:1], config=CONFIG.replace(tables=(table,)))
+    some = [{**row, "item": b"new" if number < 3 else row["item"]} for number, row in enumerate(rows(60, 5))]
+    files = write(folder / "counted", some)
+    counts, predictions = count_and_predict(run, inputs, files)
+    clicks = sum(row["click"] for row in some)
+    assert counts == SplitCounts(
+        rows=60,
+        labels={"click": LabelCounts(rows=60, positives=clicks, negatives=60 - clicks)},
+        features={"item": FeatureCounts(empty_rows=0, tokens=60, unknown_tokens=3, unknown_rows=3)},
+    )
+    assert predictions.to_bytes() == predict(run, inputs, files).to_bytes()
 
 
 def test_labels_that_no_metric_can_judge_have_no_score(folder, monkeypatch):
