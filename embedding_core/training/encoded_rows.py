@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -33,12 +35,15 @@ from embedding_core.storage import (
 from embedding_core.tracing import as_written
 from embedding_core.training.finished_run import fingerprint
 from embedding_core.training.row_stream import Keep, batches_by_file
-from embedding_core.training.training_inputs import Batch, Inputs, RowParser
+from embedding_core.training.training_inputs import Batch, Inputs
 
 _BATCH = 1024  # rows that are parsed at once: enough for speed, few enough for memory if rows have long lists
 _PARSED_AHEAD = 2
 _WORD = 4
 _LONGEST = 2**31 - 1
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 class RowFormat:
@@ -109,7 +114,7 @@ class RowFormat:
 def encode_files(
     files: Sequence[str],
     folder: str,
-    parser: RowParser,
+    parse: Callable[[tf.Tensor], Batch],
     form: RowFormat,
     *,
     keep: Keep | None = None,
@@ -120,7 +125,7 @@ def encode_files(
     Args:
       files: paths of the files.
       folder: existing folder for the encoded files.
-      parser: parses the rows.
+      parse: graph function that parses the rows.
       form: encodes the parsed rows.
       keep: filter of serialized rows; None for all.
       check: called for each batch; it may raise an error to stop the encoding.
@@ -129,15 +134,29 @@ def encode_files(
       Paths of the encoded files, in the order of the sorted names of `files`.
     """
     encoded = [os.path.join(folder, f"{number:05d}") for number in range(len(files))]
-    parse = as_written(lambda number, examples: (number, parser(examples)))
-    batches = batches_by_file(sorted(files), _BATCH, keep).map(parse, _PARSED_AHEAD, deterministic=True)
+
+    def parsed(numbered: tuple[tf.Tensor, tf.Tensor]) -> tuple[int, Batch]:
+        with tf.device("CPU"):
+            return int(numbered[0]), parse(numbered[1])
+
     with contextlib.ExitStack() as stack:
         writers = [stack.enter_context(tf.io.TFRecordWriter(path)) for path in encoded]
-        for number, batch in batches:
+        for number, batch in _ahead(parsed, batches_by_file(sorted(files), _BATCH, keep)):
             check()
             for record in form.encode(batch):
-                writers[int(number)].write(record)
+                writers[number].write(record)
     return encoded
+
+
+def _ahead(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
+    """Yield the function's result for each item, while a thread computes the next ones."""
+    with ThreadPoolExecutor(1) as thread:
+        results: deque[Future[_Result]] = deque()
+        for item in items:
+            results.append(thread.submit(function, item))
+            if len(results) > _PARSED_AHEAD:
+                yield results.popleft().result()
+        yield from (result.result() for result in results)
 
 
 # Keeps encoded rows for later trainings on the same rows, vocabularies and transform; other settings may differ.

@@ -179,9 +179,8 @@ class JobData:
                 remove_folder(below)
                 os.mkdir(below)
                 with data_errors():
-                    files = encode_files(
-                        self._files[split], below, self._parser(), self._format, keep=keep, check=check
-                    )
+                    parse = self._job.inputs.parse  # traced once for all splits
+                    files = encode_files(self._files[split], below, parse, self._format, keep=keep, check=check)
                 if folder.is_kept:
                     seal_split(below)
             self._files[split] = files

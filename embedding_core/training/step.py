@@ -19,7 +19,7 @@ from embedding_core.model_inputs import build_model, call_model, check_two_tower
 from embedding_core.optimizers import SGD
 from embedding_core.schema import Json
 from embedding_core.tasks import Task, retrieval_index
-from embedding_core.tracing import calling_user_code
+from embedding_core.tracing import as_written, calling_user_code
 from embedding_core.training.drawn_candidates import CANDIDATE, COMPETES, LOG_Q
 from embedding_core.training.training_inputs import Batch, UserFunctions
 from embedding_core.training_config import Softmax, TrainingConfig
@@ -387,9 +387,9 @@ class Trainable:
         # A layer that trains its own tables updates them in this call.
         for_model, for_tables = tape.gradient(minimized, (variables, tables))
         if variables:
-            self.optimizer.apply_gradients(zip(for_model, variables, strict=True))
+            as_written(self.optimizer.apply_gradients)(list(zip(for_model, variables, strict=True)))
         for optimizer, gradient, table in zip(self.table_optimizers.values(), for_tables, tables, strict=False):
-            optimizer.apply_gradients([(gradient, table)])
+            as_written(optimizer.apply_gradients)([(gradient, table)])
         positives = tf.math.count_nonzero(batch["label"] > 0.5, 0)
         return loss + penalties, tf.cast(batch["rows"], tf.int64), positives, _infinite(batch, self.tasks)
 

@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
+import sklearn
 import tensorflow as tf
 from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 from sklearn.metrics import log_loss, mean_absolute_error, mean_poisson_deviance, mean_squared_error, roc_auc_score
@@ -28,7 +29,7 @@ from threadpoolctl import threadpool_limits
 from components.evaluator.own_metrics import are_most_probable, class_log_losses
 from embedding_core.evaluation import Predictions
 from embedding_core.schema import Json
-from embedding_core.storage import read_json, whole_file
+from embedding_core.storage import file_digest, read_json, whole_file
 from embedding_core.tasks import Task, retrieval_index
 from embedding_core.training.drawn_candidates import candidate_counts
 from embedding_core.training.encoded_rows import rows_key
@@ -118,8 +119,8 @@ def compare_with_baselines(
       kept: file that keeps the scores of the baselines.
       made_by: JSON value that identifies the transform of `inputs`.
     """
-    of_code = [_MAX_ROWS, _STRENGTHS, _ALPHAS, _HELD_BACK]
-    key = rows_key(inputs, [*train_files, *eval_files], made_by, candidate, of_code)
+    method = [file_digest(__file__), sklearn.__version__]
+    key = rows_key(inputs, [*train_files, *eval_files], made_by, candidate, method)
     known = _kept_scores(kept, key)
     baselines = _measured(inputs, train_files, eval_files, candidate, counts) if known is None else known
     if known is None:
