@@ -14,7 +14,9 @@ from tfx.types import artifact_utils
 from tfx.utils import io_utils
 
 from components import component_spec as keys
+from components import progress
 from components.artifact_files import RECORD_SUFFIX
+from components.column_summary import COLUMNS_FACT, rows_from_json
 from embedding_core.errors import ConfigError
 from embedding_core.schema import Json
 
@@ -136,6 +138,12 @@ class Execution:
             return json.loads(text) if text else None
         except json.JSONDecodeError as error:
             raise ConfigError(f"`{key}` is {text!r}: it must be JSON ({error}).") from error
+
+    def begin_rows(self, task: str, *splits: str) -> None:
+        """Begin to count the rows of splits for the display of progress: all that our ExampleGen recorded."""
+        facts = [examples.get_string_custom_property(COLUMNS_FACT) for examples in self.inputs[keys.EXAMPLES]]
+        rows = [rows_from_json(fact).get(split, 0) for fact in facts if fact for split in splits]
+        progress.begin(task, sum(rows) if all(facts) else None)
 
     def split_folders(self, key: str, split: str) -> list[str]:
         """Return the folders of one split of an input of examples."""

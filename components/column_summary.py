@@ -93,6 +93,12 @@ def summaries_from_json(text: str) -> tuple[Mapping[str, int], Summaries]:
     return data["rows"], summaries_of_json(data["columns"])
 
 
+def rows_from_json(text: str) -> Mapping[str, int]:
+    """Read the rows of each split from what `summaries_to_json` wrote."""
+    rows: Mapping[str, int] = json.loads(text)["rows"]
+    return rows
+
+
 def summaries_of_json(columns: Mapping[str, Mapping[str, Json]]) -> dict[str, dict[str, ColumnSummary]]:
     """Make the summaries by split and column from their fields."""
     return {

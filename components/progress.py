@@ -81,6 +81,21 @@ def set_sink(sink: Sink) -> Sink:
     return before
 
 
+_done: dict[str, tuple[int, int | None, str]] = {}
+
+
+def begin(task: str, total: int | None, *, unit: str = "rows") -> None:
+    """Begin to count what `advance` adds to a task: units done, of `total` (None if unknown)."""
+    _done[task] = 0, total, unit
+
+
+def advance(task: str, count: int, detail: str = "") -> None:
+    """Report `count` more units of a task. A worker process, in which no task began, reports its own, of no total."""
+    done, total, unit = _done.get(task, (0, None, "rows"))
+    _done[task] = done + count, total, unit
+    report(task, done + count, total, unit=unit, detail=detail)
+
+
 def report(
     task: str, done: int, total: int | None = None, *, unit: str = "rows", detail: str = "", start: int = 0
 ) -> None:

@@ -100,13 +100,12 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
         first = next((name for spec in config.metrics_specs for name in spec.output_names), "")
         scorers = {name: Scorer(*folder, first) for name, folder in folders.items()}
         settings = RankingSettings.from_mapping(execution.json(keys.RANKING) or {})
-        rows = 0
+        execution.begin_rows(self.COMPONENT, "eval")
         for batch in scored_batches(files, scorers, _users(values, settings, files)):
             values.add(batch, *groups.of_rows(batch.serialized))
-            rows += len(batch.serialized)
-            progress.report("Evaluator", rows)
+            progress.advance(self.COMPONENT, len(batch.serialized))
         if values.rankings:
-            progress.report("Evaluator", rows, detail="ranking all candidates")
+            progress.advance(self.COMPONENT, 0, "ranking all candidates")
             data = _ranked_data(execution, settings, files)
             names = sorted(scorers, key=lambda name: folders[name][1].is_baseline)  # the new model first
             ExportedRanking(scorers, names, data, groups).fill(values.rankings)

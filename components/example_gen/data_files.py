@@ -33,8 +33,29 @@ from embedding_core.storage import bounds, check_regular, is_folder, is_remote, 
 #
 # TensorFlow and TFX are loaded only for remote files; Python opens local files itself.
 
+PROGRESS_BYTES = 1000
+"""A unit of progress."""
+
 _BUFFER = 1 << 20
 _START = 10
+
+
+_bytes = Counter[str]()
+
+
+def bytes_read() -> int:
+    """Return the bytes that this process read from files of the data, as they are stored."""
+    return _bytes["read"]
+
+
+def _count(read: int) -> int:
+    _bytes["read"] += read
+    return read
+
+
+class _Local(io.FileIO):
+    def readinto(self, buffer: Any) -> int:
+        return _count(super().readinto(buffer))
 
 
 class _Remote(io.RawIOBase):
@@ -54,7 +75,7 @@ class _Remote(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         data = self._file.read(len(buffer))
         buffer[: len(data)] = data
-        return len(data)
+        return _count(len(data))
 
     def seek(self, offset: int, whence: int = 0) -> int:
         self._file.seek(offset, whence)
@@ -90,7 +111,7 @@ def open_file(path: str) -> io.BufferedReader:
     if is_remote(path):
         return io.BufferedReader(_Remote(path), buffer_size=_BUFFER)
     check_regular(path)
-    return io.BufferedReader(io.FileIO(path), buffer_size=_BUFFER)
+    return io.BufferedReader(_Local(path), buffer_size=_BUFFER)
 
 
 def open_unpacked(path: str, compression: Compression | None = None) -> io.BufferedReader:

@@ -22,9 +22,11 @@ from tfx.proto import example_gen_pb2
 from tfx.types import artifact_utils, standard_component_specs
 
 from components import component_spec as keys
+from components import progress
 from components.base_executor import ComponentExecutor, Execution, Properties
 from components.column_summary import COLUMNS_FACT, Summaries, summaries_to_json
 from components.example_gen.data_files import (
+    PROGRESS_BYTES,
     check_gaps,
     find_files,
     find_pieces,
@@ -88,6 +90,7 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
                 staging,
                 parts,
             )
+            progress.begin("ExampleGen", sum(size_of(path) // PROGRESS_BYTES for path in files), unit="KB")
             groups = self._in_parallel("Ingest", read, [*train, *for_eval], staging)
             tally = sum_of(Tally.from_json(group["tally"]) for group in groups)
             digests = {path: digest for group in groups for path, digest in group["sha256"].items()}

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from components.artifact_files import write_records
+from components.example_gen.data_files import PROGRESS_BYTES, bytes_read, size_of
 from components.example_gen.labels import count_labels, label_values, several_values, weight_reasons, without_any
 from components.example_gen.readers import read_batches
 from components.example_gen.rows import (
@@ -45,7 +46,7 @@ from components.example_gen.splits import (
 )
 from components.example_gen.tally import Labels, Tally
 from components.example_gen.values import NOT_A_MOMENT, UNITS, Value, hiding_texts, instant, number
-from components.progress import report
+from components.progress import advance
 from embedding_core.errors import DataError
 
 # Reads the columns that histories are made of: user, time, and the values that histories list.
@@ -244,10 +245,13 @@ def read_rows(files: Sequence[str], data_format: str, settings: Settings, tally:
       DataError: the data is not what the settings require.
     """
     for path in files:
-        before = tally.read
+        before, start, counted = tally.read, bytes_read(), 0
         for rows in prepared(read_batches(path, data_format, settings, tally.bad), settings, tally):
             yield rows
-            report("ExampleGen", tally.read, detail=posixpath.basename(path))
+            read = min(bytes_read() - start, size_of(path)) // PROGRESS_BYTES
+            advance("ExampleGen", read - counted, posixpath.basename(path))
+            counted = read
+        advance("ExampleGen", size_of(path) // PROGRESS_BYTES - counted)
         tally.files += 1
         if tally.read == before:
             tally.files_without_rows = [*tally.files_without_rows, path][:SHOWN]

@@ -29,6 +29,7 @@ from embedding_core.model_inputs import is_two_tower
 from embedding_core.quality_rules import GATE_METRICS, PREDICTIONS_FILE, QUALITY_FILE, Rules
 from embedding_core.schema import Json
 from embedding_core.training.finished_run import restore_run
+from embedding_core.training.training_inputs import Batch
 
 
 class Executor(ComponentExecutor, base_executor.BaseExecutor):
@@ -69,13 +70,13 @@ def _measure(
 ) -> tuple[SplitCounts, list[LabelScore], RetrievalFigures | str]:
     run, inputs, held_out = model.run, model.inputs, model.eval_files
     train = files_below(execution.split_folders(keys.EXAMPLES, "train"))
-    progress.report("QualityGate", 0, 2, unit="steps", detail="predicting the eval split")
-    counts, predictions = count_and_predict(run, inputs, held_out)
+    execution.begin_rows("QualityGate", "eval")
+    counts, predictions = count_and_predict(run, inputs, held_out, _advance)
     with fileio.open(os.path.join(execution.output(keys.BLESSING).uri, PREDICTIONS_FILE), "wb") as file:
         file.write(predictions.to_bytes())
     labels = score_labels(run, inputs, predictions, train_files=train)
     judging = "measuring retrieval" if is_two_tower(run.model) else "applying the rules"
-    progress.report("QualityGate", 1, 2, unit="steps", detail=judging)
+    progress.advance("QualityGate", 0, judging)
     seed = int(execution.properties.get(keys.SEED) or 0)
     retrieval = measure_retrieval(
         run,
@@ -87,6 +88,10 @@ def _measure(
         seed=seed,
     )
     return counts, labels, retrieval
+
+
+def _advance(batch: Batch) -> None:
+    progress.advance("QualityGate", int(batch["rows"]), "predicting the eval split")
 
 
 def _figures(

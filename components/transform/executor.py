@@ -27,6 +27,7 @@ from tfx.utils import io_utils
 from tfx_bsl.tfxio.tf_example_record import TFExampleRecord
 
 from components import component_spec as keys
+from components import progress
 from components.base_executor import ComponentExecutor, Execution
 from components.column_summary import COLUMNS_FACT, summaries_from_json
 from components.piece_names import describe_fact
@@ -102,10 +103,10 @@ class _Decode(beam.DoFn):
 
         try:
             for batch in records.map(parse).prefetch(1).as_numpy_iterator():
-                yield pa.record_batch(
-                    [_lists(values, splits, column) for (values, splits), column in zip(batch, columns, strict=True)],
-                    columns,
-                )
+                parts = zip(batch, columns, strict=True)
+                lists = [_lists(values, splits, column) for (values, splits), column in parts]
+                progress.advance("Transform", len(lists[0]))
+                yield pa.record_batch(lists, columns)
         except tf.errors.OpError as error:
             reason = without_internals(error.message)
             raise DataError(f"{element!r} is damaged ({reason}): delete it, and run ExampleGen again.") from error
@@ -169,6 +170,7 @@ class Executor(ComponentExecutor, base_beam_executor.BaseBeamExecutor):
         columns = tft.get_analyze_input_columns(preprocessing_fn, reader.TensorAdapter().OriginalTypeSpecs())
         projected = reader.Project(columns)
         scratch = os.path.join(folder, ".temp_path")
+        execution.begin_rows(self.COMPONENT, _SPLIT)
         try:
             # Without TFT's copies of the reader for a second phase of analyzers: TFT 1.16 cannot make them under Beam
             # 2.63 and later (TFT 1.17 can), and a runner that replaces transforms cannot run them.

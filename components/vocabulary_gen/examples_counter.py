@@ -15,6 +15,7 @@ import tensorflow as tf
 import tensorflow_transform as tft
 from google.protobuf.message import DecodeError
 
+from components import progress
 from components.vocabulary_gen.assembling import base_tables
 from components.vocabulary_gen.counting import BatchCounts, CountBatch, SourceCounts, batch_counts, counting_function
 from components.vocabulary_gen.counting_plan import CountedFeature, CountingPlan
@@ -285,6 +286,7 @@ class ExamplesCounter:
         for batch in record_batches(path, _BATCH_SIZE):
             counting.add(batch, first_row, vet=self._transform is not None and self._transform.needs_vetting)
             first_row += int(batch.shape[0])
+            progress.advance("VocabularyGen", int(batch.shape[0]))
 
     def _counter(self, features: Features) -> CountBatch:
         if features not in self._counters:

@@ -177,8 +177,10 @@ class Executor(ComponentExecutor, base_beam_executor.BaseBeamExecutor):
         artifact = execution.output(keys.VOCABULARIES)
         report = os.path.join(artifact.uri, REPORT_FILE)
         fileio.makedirs(os.path.dirname(report))
+        splits = execution.json(keys.SPLITS) or ["train"]
+        execution.begin_rows(self.COMPONENT, *splits)
         with self._make_beam_pipeline() as pipeline:
-            counted = _count(pipeline, execution.inputs[keys.EXAMPLES], execution.json(keys.SPLITS) or ["train"], plan)
+            counted = _count(pipeline, execution.inputs[keys.EXAMPLES], splits, plan)
             write_vocabularies(counted, plan, artifact.uri, report)
         parts = os.path.join(artifact.uri, PARTS_FOLDER)
         if fileio.exists(parts):

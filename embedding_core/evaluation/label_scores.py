@@ -243,12 +243,19 @@ class SplitCounts:
         return any(label.negatives == 0 and bool(label.positives) for label in self.labels.values())
 
 
-def count_and_predict(run: RestoredRun, inputs: Inputs, files: Sequence[str]) -> tuple[SplitCounts, Predictions]:
-    """Do `count_split` and `predict`, in one pass unless a table drops unknown tokens."""
+def count_and_predict(
+    run: RestoredRun, inputs: Inputs, files: Sequence[str], seen: Callable[[Batch], None] = lambda _: None
+) -> tuple[SplitCounts, Predictions]:
+    """Do `count_split` and `predict`, in one pass unless a table drops unknown tokens; call `seen` with each batch."""
     if _with_unknown_rows(inputs.config) != inputs.config:
-        return count_split(inputs, files), predict(run, inputs, files)
+        return count_split(inputs, files), predict(run, inputs, files, seen)
     counter = _Counter(inputs)
-    predictions = predict(run, inputs, files, counter.add)
+
+    def count(batch: Batch) -> None:
+        counter.add(batch)
+        seen(batch)
+
+    predictions = predict(run, inputs, files, count)
     return counter.counts(), predictions
 
 

@@ -43,3 +43,22 @@ def test_reports_go_to_the_sink_that_was_set():
     finally:
         progress.set_sink(before)
     assert seen == [progress.Report("train", 3, 10, "steps", "loss 1")]
+
+
+def test_parts_of_a_task_add_up_to_its_total():
+    seen = []
+    before = progress.set_sink(seen.append)
+    try:
+        progress.advance("worker", 5)
+        for _ in range(2):
+            progress.begin("count", 10, unit="KB")
+            progress.advance("count", 3, "first")
+        progress.advance("count", 7)
+    finally:
+        progress.set_sink(before)
+    assert seen == [
+        progress.Report("worker", 5, None, "rows", ""),
+        progress.Report("count", 3, 10, "KB", "first"),
+        progress.Report("count", 3, 10, "KB", "first"),
+        progress.Report("count", 10, 10, "KB", ""),
+    ]

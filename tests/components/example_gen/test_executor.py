@@ -65,6 +65,22 @@ def test_filters_leave_out_and_count(ingest, write):
     assert [entry["rows"] for entry in output.facts["filtered"]] == [1, 1, 1, 0]
 
 
+@pytest.mark.parametrize("name", ["{}.csv", "{}.csv.gz"])
+def test_progress_counts_the_bytes_of_all_files(ingest, write, tmp_path, monkeypatch, name):
+    reports = []
+    monkeypatch.setattr("components.progress.report", lambda *done, unit, **_: reports.append((*done, unit)))
+    (tmp_path / "in").mkdir()
+    text = "id\n" + "\n".join(hashlib.sha256(b"%d" % row).hexdigest() for row in range(40_000))
+    for number in range(2):
+        write(gzip.compress(text.encode()) if name.endswith("gz") else text, "in/" + name.format(number))
+    sizes = [path.stat().st_size // 1000 for path in (tmp_path / "in").iterdir()]
+    ingest(tmp_path / "in", out=tmp_path / "out", columns={"id": "token"}, split=HALF)
+    done = [count for _, count, *_ in reports]
+    assert done == sorted(done)
+    assert 0 < done[0] < sizes[0]
+    assert reports[-1] == ("ExampleGen", sum(sizes), sum(sizes), "KB")
+
+
 def test_time_splits(ingest, write):
     write("t,id\n2011-10-31 23:59:59,a\n2011-11-01,b\n2011-11-01T00:00:00+02:00,c\n1320105600,d\n1320105599999,e\n")
     output = ingest(columns={"id": "token"}, split={"by": "time", "column": "t", "before": "2011-11-01"})

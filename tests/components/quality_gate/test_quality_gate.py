@@ -15,6 +15,7 @@ import pytest
 from tfx.types import standard_artifacts
 
 from components.artifacts import TableConfigs, Vocabularies
+from components.column_summary import COLUMNS_FACT, summaries_to_json
 from components.quality_gate.executor import PREDICTIONS_FILE, QUALITY_FILE, Executor
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine
@@ -135,11 +136,13 @@ def test_bound_of_minus_one_accepts_it(zeros, tmp_path):
 
 @pytest.mark.parametrize(("towers", "words"), [(True, "measuring retrieval"), (False, "applying the rules")])
 def test_progress_says_what_is_done(good, tmp_path, monkeypatch, towers, words):
-    said = []
-    monkeypatch.setattr("components.progress.report", lambda *_, detail="", **__: said.append(detail))
+    said, counts = [], {"train": 1, "eval": 300}
+    monkeypatch.setattr("components.progress.report", lambda *done, detail="", **__: said.append((*done, detail)))
     monkeypatch.setattr("components.quality_gate.executor.is_two_tower", lambda model: towers)
+    good["examples"].set_string_custom_property(COLUMNS_FACT, summaries_to_json(counts, {}))
     judge(good, tmp_path)
-    assert said[-1] == words
+    predicted = [done for task, done, total, detail in said if detail == "predicting the eval split"]
+    assert (predicted[-1], said[-1]) == (300, ("QualityGate", 300, 300, words))
 
 
 def test_six_rows_are_refused(good, tmp_path):
