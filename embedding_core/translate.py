@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, get_args
@@ -239,7 +240,7 @@ def initializer_to_core(initializer: Any, dim: int) -> Any:
     returned unchanged. An unseeded one is replaced by this project's, which computes a row from the engine's seed, the
     table and the row's number. `dim` is the length of a row, by which the default scale is recognised.
     """
-    kind = _known_initializers().get(type(initializer))
+    kind = _known_initializers(*(name for name in ("tf_keras", "keras") if name in sys.modules)).get(type(initializer))
     fields = initializer.get_config() if kind else {}
     if kind in ("zeros", "ones"):
         return InitializerConfig(name="constant", scale=float(kind == "ones"))
@@ -258,16 +259,18 @@ def _is_scale(value: object) -> bool:
 
 
 @functools.cache
-def _known_initializers() -> Mapping[type, str]:
-    """Map TensorFlow's and Keras' classes to the kinds of initializers that this project can express."""
-    import tf_keras
+def _known_initializers(*loaded: str) -> Mapping[type, str]:
+    """Map the classes of TensorFlow and of loaded packages of Keras to the initializers that this project can express.
 
+    A package that is not loaded has no objects, and loading it takes seconds.
+    """
+    packages = [getattr(sys.modules[name], "initializers", None) for name in loaded]
     initializers: dict[type, str] = {type(tpu.TableConfig(1, 1, name="t").initializer): "truncated_normal"}
     for kind in ("zeros", "ones", "random_uniform", "truncated_normal"):
         name = f"{kind}_initializer"
         classes = [getattr(module, name, None) for module in (tf, tf.compat.v1)]
         camel = kind.title().replace("_", "")
-        classes += [getattr(module.initializers, camel) for module in (tf, tf_keras)]
+        classes += [getattr(module, camel, None) for module in (tf.initializers, *packages)]
         initializers |= {cls: kind for cls in classes if cls is not None}
     return initializers
 

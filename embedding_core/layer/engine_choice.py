@@ -231,16 +231,22 @@ def is_exported(created: tf.distribute.Strategy) -> bool:
     return True
 
 
-def new_engine(strategy: tf.distribute.Strategy, config: LayerConfig, arguments: Mapping[str, Any]) -> Engine:
+def new_engine(
+    strategy: tf.distribute.Strategy,
+    config: LayerConfig,
+    arguments: Mapping[str, Any],
+    new_tables: Callable[[Model, int], Engine],
+) -> Engine:
     """Return the engine for a strategy: that of an optional room, or one of those above.
 
-    A room has a function `new_engine` with the same arguments in its module `engine`, which gives None for the
+    A room has a function `new_engine` with the first three arguments in its module `engine`, which gives None for the
     strategies of others.
 
     Args:
       strategy: the strategy in force when the layer is made.
       config: tables and features.
       arguments: arguments of the layer.
+      new_tables: makes the engine of tables that are trainable variables, from a model and a seed.
 
     Raises:
       ConfigError (ValueError): the strategy is that of a room that is not installed.
@@ -256,7 +262,7 @@ def new_engine(strategy: tf.distribute.Strategy, config: LayerConfig, arguments:
     if not on_tpu(strategy):
         if arguments["table_update"] == "engine":
             return HostEngine(config.model, seed=seed)
-        return KerasTables(config.model, seed)
+        return new_tables(config.model, seed)
     feature = hardware_feature(strategy, arguments["embedding_feature"])
     if feature == "V0":
         return ReplicatedTables(config, seed)

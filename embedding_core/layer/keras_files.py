@@ -51,7 +51,7 @@ def read_tables(engine: Engine, model: Model, store: Store, layer: str) -> None:
     """
     variables = {_stored(key): variable for key, variable in saved_variables(engine).items()}
     unused = tuple(_stored(f"{table.name}/") for table in model.tables if table.optimizer is None)
-    given = {key for key in store if not (unused and key.startswith(unused))}
+    given = {key for key in set(store.keys()) if not (unused and key.startswith(unused))}
     refuse_other_keys(layer, set(variables), given)
     for key, variable in variables.items():
         if tuple(store[key].shape) != tuple(variable.shape):

@@ -1,102 +1,60 @@
-"""Translates Keras optimizers, of both generations in tf_keras, into optimizers of the TPU's tables.
-
-`translate.OPTIMIZERS` lists the hyperparameters that are passed on; all others must keep their defaults.
-"""
+"""Completes `keras_package` for tf_keras: its optimizers of both generations, and refusals of Keras 3."""
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
-from embedding_core.engines.engine import Gradients
-from embedding_core.errors import ConfigError, EngineError
+from embedding_core.errors import ConfigError
 from embedding_core.layer.call_stack import called_by_keras_3, running_loss_scaler
-from embedding_core.optimizers import Optimizer
+from embedding_core.layer.keras_package import Keras, LossScaler
 from embedding_core.translate import OPTIMIZERS, GivenOptimizer, KerasSlots, OptimizerKind
 
-tpu = tf.tpu.experimental.embedding
 legacy = tf_keras.optimizers.legacy
 new = tf_keras.optimizers
 
-_BY_NAME = {kind.keras.lower(): kind.tensorflow for kind in OPTIMIZERS if kind.keras}
-_TPU_CLASSES = tuple(kind.tensorflow for kind in OPTIMIZERS)
-_KINDS: Mapping[type, OptimizerKind] = {
-    getattr(generation, kind.keras): kind for kind in OPTIMIZERS if kind.keras for generation in (legacy, new)
-}
-# Parameters that may differ without changing the results, or that are handled separately.
-_FREE = frozenset({"name", "learning_rate", "jit_compile", "is_legacy_optimizer"})
-_CLIPPING = ("clipnorm", "global_clipnorm", "clipvalue")
+
+class _TfKeras(Keras):
+    """tf_keras, with two generations of optimizers."""
+
+    name = "tf_keras"
+    package = tf_keras
+    kinds: Mapping[type, OptimizerKind] = {
+        getattr(generation, kind.keras): kind for kind in OPTIMIZERS if kind.keras for generation in (legacy, new)
+    }
+    loss_scaler = tf_keras.mixed_precision.LossScaleOptimizer
+
+    def is_optimizer(self, optimizer: GivenOptimizer) -> bool:
+        return isinstance(optimizer, legacy.Optimizer | new.Optimizer)
+
+    def rate_of(self, optimizer: GivenOptimizer, config: Mapping[str, Any]) -> Callable[[], tf.Tensor]:
+        _ = optimizer.iterations  # older optimizers create it at the first use, which must not be inside a step
+        if not isinstance(config["learning_rate"], dict):
+            _ = optimizer.learning_rate
+            return lambda: optimizer.learning_rate
+        # the newer optimizers do not expose their schedule
+        schedule = (
+            optimizer.learning_rate
+            if isinstance(optimizer, legacy.Optimizer)
+            else _schedule_of(optimizer, config["learning_rate"])
+        )
+        return lambda: schedule(optimizer.iterations)
+
+    def slots_of(self, optimizer: GivenOptimizer, kind: OptimizerKind) -> KerasSlots | None:
+        return KerasSlots(optimizer, kind.slots) if kind.slots and isinstance(optimizer, legacy.Optimizer) else None
+
+    def running_loss_scaler(self) -> LossScaler:
+        return running_loss_scaler()
+
+    def scale_of(self, scaler: LossScaler) -> Any:
+        return scaler.loss_scale
 
 
-@dataclasses.dataclass(frozen=True)
-class CopiedOptimizer:
-    """A Keras optimizer that was made from a configuration: a copy, which no model steps."""
-
-    optimizer: GivenOptimizer
-
-
-class FollowedRate:
-    """The learning rate of a Keras optimizer at this step.
-
-    Attributes:
-      optimizer: the optimizer that is read.
-      copied: whether `optimizer` is a copy, which no model steps; reading its learning rate is an error.
-    """
-
-    def __init__(self, optimizer: GivenOptimizer, read: Callable[[], tf.Tensor], *, copied: bool):
-        self.optimizer = optimizer
-        self.copied = copied
-        self._read = read
-
-    def __call__(self) -> tf.Tensor:
-        """Return the learning rate, a float32 scalar.
-
-        Raises:
-          EngineError (RuntimeError): the optimizer is a copy.
-        """
-        if self.copied:
-            raise EngineError(
-                f"The {type(self.optimizer).__name__} of these tables was read from a configuration (load_model, "
-                "clone_model, from_config): it is a copy, which no model steps. Before you train set the layer's "
-                "`keras_optimizer` to the optimizer that is stepped (`layer.keras_optimizer = model.optimizer`); if "
-                "a table has its own Keras optimizer, make the model in code and load its weights."
-            )
-        return self._read()
-
-    def follow(self, own: GivenOptimizer, optimizer: GivenOptimizer) -> None:
-        """Read another optimizer's learning rate.
-
-        Args:
-          own: the optimizer of `tf.tpu.experimental.embedding` that has this rate.
-          optimizer: a Keras optimizer of the same hyperparameters.
-
-        Raises:
-          ConfigError (ValueError): an optimizer of another kind, or with other hyperparameters.
-        """
-        given = translate_keras_optimizer(optimizer)
-        if type(given) is not type(own) or _hyperparameters(given) != _hyperparameters(own):
-            raise ConfigError(
-                f"`keras_optimizer` is {type(optimizer).__name__} with {_hyperparameters(given)}: the tables are "
-                f"configured with {type(own).__name__} and {_hyperparameters(own)}; give the same, or make the layer "
-                "with another optimizer."
-            )
-        self.optimizer, self._read, self.copied = optimizer, given.learning_rate, False
-
-
-def _hyperparameters(optimizer: GivenOptimizer) -> dict[str, Any]:
-    apart = ("learning_rate", "slot_variable_creation_fn")
-    return {name: value for name, value in vars(optimizer).items() if name not in apart}
-
-
-def followed(optimizer: GivenOptimizer) -> FollowedRate | None:
-    """Return the learning rate of a table optimizer if it follows a Keras optimizer, else None."""
-    rate = getattr(optimizer, "learning_rate", None)
-    return rate if isinstance(rate, FollowedRate) else None
+TF_KERAS = _TfKeras()
+table_optimizer = TF_KERAS.table_optimizer
 
 
 def refuse_keras_3(layer: str, inputs: Sequence[Any]) -> None:
@@ -110,43 +68,8 @@ def refuse_keras_3(layer: str, inputs: Sequence[Any]) -> None:
         return
     what = f"Layer {layer!r} is called by a model of Keras 3" if given is None else f"Input {given!r} is of Keras 3"
     raise ConfigError(
-        f"{what}: this layer is for tf_keras; set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported, and import "
-        "tf_keras."
-    )
-
-
-def is_keras_optimizer(optimizer: GivenOptimizer) -> bool:
-    """Return whether the object is an optimizer of tf_keras, of either generation."""
-    return isinstance(optimizer, legacy.Optimizer | new.Optimizer)
-
-
-def table_optimizer(optimizer: GivenOptimizer) -> GivenOptimizer:
-    """Convert an optimizer that a user may pass to the layer into one that tables are trained with.
-
-    Args:
-      optimizer: "sgd", "adagrad", "adam" or "ftrl" (the TPU's, with its default values), a Keras optimizer, one of
-        `tf.tpu.experimental.embedding` or of `embedding_core`, or None.
-
-    Raises:
-      ConfigError (ValueError): anything else.
-    """
-    if optimizer is None or isinstance(optimizer, (*_TPU_CLASSES, Optimizer)):
-        return optimizer
-    if isinstance(optimizer, CopiedOptimizer):
-        return _translated(optimizer.optimizer, copied=True)
-    if isinstance(optimizer, str):
-        if optimizer not in _BY_NAME:
-            raise ConfigError(f"Unknown optimizer name {optimizer!r}. Please use one of {', '.join(_BY_NAME)}.")
-        return _BY_NAME[optimizer]()
-    if type(optimizer).__module__.partition(".")[0] == "keras":
-        raise ConfigError(
-            f"`optimizer` is {type(optimizer)}, of Keras 3: this layer is for tf_keras; use tf_keras.optimizers."
-        )
-    if is_keras_optimizer(optimizer):
-        return translate_keras_optimizer(optimizer)
-    raise ConfigError(
-        f"Unknown optimizer type {type(optimizer)}. Please pass 'sgd', 'adagrad', 'adam' or 'ftrl', an optimizer of "
-        "tf_keras, or one under tf.tpu.experimental.embedding."
+        f"{what}: this layer is for tf_keras; use that of `embedding_core.layer.keras3`, or set TF_USE_LEGACY_KERAS=1 "
+        "before TensorFlow is imported, and import tf_keras."
     )
 
 
@@ -162,62 +85,7 @@ def translate_keras_optimizer(optimizer: GivenOptimizer) -> GivenOptimizer:
     Raises:
       ConfigError (ValueError): another class, or a hyperparameter that the TPU's optimizers do not have.
     """
-    return _translated(optimizer, copied=False)
-
-
-def _translated(optimizer: GivenOptimizer, *, copied: bool) -> GivenOptimizer:
-    if isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
-        raise ConfigError(
-            f"Keras optimizer {type(optimizer).__name__} is unsupported for TPU embedding: pass its inner_optimizer, "
-            "and set the layer's loss_scale_optimizer."
-        )
-    kind = _KINDS.get(type(optimizer))
-    if kind is None:
-        names = sorted({cls.__name__ for cls in _KINDS})
-        raise ConfigError(
-            f"Keras optimizer {type(optimizer).__name__} is unsupported for TPU embedding: the TPU's tables can be "
-            f"trained by {', '.join(names)} of tf_keras; give this layer its own optimizer."
-        )
-    config = optimizer.get_config()
-    _refuse_changed(optimizer, config, kind)
-    arguments = {name: config[name] for name in kind.passed}
-    if kind.slots and isinstance(optimizer, legacy.Optimizer) and not copied:
-        arguments["slot_variable_creation_fn"] = KerasSlots(optimizer, kind.slots)
-    rate = FollowedRate(optimizer, _rate_of(optimizer, config), copied=copied)
-    return kind.tensorflow(learning_rate=rate, **arguments)
-
-
-def _refuse_changed(optimizer: GivenOptimizer, config: Mapping[str, Any], kind: OptimizerKind) -> None:
-    reference = type(optimizer)()
-    current, defaults = _compared(optimizer, config), _compared(reference, reference.get_config())
-    for name in sorted(set(current) - set(kind.passed) - _FREE):
-        if current[name] != defaults.get(name):
-            raise ConfigError(
-                f"Optimizer parameter {name} is unsupported for TPU embeddings: `{name}` of Keras' "
-                f"{type(optimizer).__name__} is {current[name]!r} and must stay {defaults.get(name)!r}. Give this "
-                "layer its own optimizer, and keep yours for the dense layers."
-            )
-
-
-def _compared(optimizer: GivenOptimizer, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration, and the arguments that Keras leaves out of it."""
-    arguments = (*inspect.signature(type(optimizer)).parameters, *_CLIPPING)
-    apart = {name: getattr(optimizer, name, None) for name in arguments if name not in config and name not in _FREE}
-    return {**apart, **config}
-
-
-def _rate_of(optimizer: GivenOptimizer, config: Mapping[str, Any]) -> Callable[[], tf.Tensor]:
-    _ = optimizer.iterations  # older optimizers create it at the first use, which must not be inside a step
-    if not isinstance(config["learning_rate"], dict):
-        _ = optimizer.learning_rate
-        return lambda: optimizer.learning_rate
-    # the newer optimizers do not expose their schedule
-    schedule = (
-        optimizer.learning_rate
-        if isinstance(optimizer, legacy.Optimizer)
-        else _schedule_of(optimizer, config["learning_rate"])
-    )
-    return lambda: schedule(optimizer.iterations)
+    return TF_KERAS.translate(optimizer)
 
 
 def _schedule_of(optimizer: GivenOptimizer, described: Mapping[str, Any]) -> Any:
@@ -233,85 +101,3 @@ def _schedule_of(optimizer: GivenOptimizer, described: Mapping[str, Any]) -> Any
         "create from its configuration: put @tf_keras.saving.register_keras_serializable() on the class, or use "
         f"tf_keras.optimizers.legacy.{type(optimizer).__name__}, which gives its schedule away."
     ) from cause
-
-
-# Divides the gradients that train tables by the scale of a LossScaleOptimizer.
-#
-# A layer that trains its tables receives the gradients before the optimizer does, so they are those of the scaled loss.
-# No public API tells whether a loss was scaled: TensorFlow calls a gradient function with tensors only, a tape does not
-# know the optimizer, a Keras layer knows neither its model nor the model's optimizer, and LossScaleOptimizer does not
-# list its instances. So `model.fit` and `minimize` are recognized on the call stack (`call_stack`), and any other
-# training loop that scales its loss must set the layer's `loss_scale_optimizer`. Under the policy 'mixed_float16', of
-# the layer or of Keras, computing a gradient without this setting raises an error: after a wrong guess, at the default
-# initial scale, the tables would be trained 32,768 times too fast.
-
-LossScaler: TypeAlias = Any  # a tf_keras.mixed_precision.LossScaleOptimizer, or None
-
-
-class LossScale:
-    """Finds the scale of one layer's loss, and removes it from gradients.
-
-    Attributes:
-      optimizer: the LossScaleOptimizer that the user set, or None.
-    """
-
-    def __init__(self) -> None:
-        self.optimizer: LossScaler = None
-        self._none_scales = False  # whether the user set the optimizer to None
-
-    def name(self, optimizer: LossScaler) -> None:
-        """Set the optimizer that scales the loss; None means that the loss is not scaled.
-
-        Raises:
-          ConfigError (ValueError): it is not a LossScaleOptimizer.
-        """
-        if optimizer is not None and not hasattr(optimizer, "loss_scale"):
-            raise ConfigError(f"`loss_scale_optimizer` is {type(optimizer)}: it must be a Keras LossScaleOptimizer.")
-        self.optimizer = optimizer
-        self._none_scales = optimizer is None
-
-    def unscaled(self, gradients: Gradients, layer: str, compute_dtype: str) -> Gradients:
-        """Return the gradients of the unscaled loss; zeros if any is not finite, as the optimizer skips such a step.
-
-        Args:
-          gradients: gradients of the activations.
-          layer: name of the layer, for messages.
-          compute_dtype: compute dtype of the activations.
-
-        Raises:
-          EngineError (RuntimeError): it is unknown whether the loss is scaled.
-        """
-        optimizer = self._scaler(layer, compute_dtype)
-        if optimizer is None:
-            return gradients
-        unscaled = [gradient / tf.cast(optimizer.loss_scale, gradient.dtype) for gradient in gradients]
-        finite = _everywhere(tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in unscaled]))
-        return [tf.where(finite, gradient, tf.zeros_like(gradient)) for gradient in unscaled]
-
-    def _scaler(self, layer: str, compute_dtype: str) -> LossScaler:
-        """Return the LossScaleOptimizer that scaled the loss, or None."""
-        named, running = self.optimizer, running_loss_scaler()
-        if named is not None and running is not None and running is not named:
-            raise EngineError(
-                f"`loss_scale_optimizer` of layer {layer!r} is {named!r}, and gradients are computed by "
-                f"{running!r}: set it to the one that the model is trained with."
-            )
-        if named is not None or running is not None:
-            return running if named is None else named
-        policies = (compute_dtype, tf_keras.mixed_precision.global_policy().compute_dtype)
-        if self._none_scales or "float16" not in policies:
-            return None
-        raise EngineError(
-            f"Layer {layer!r} trains its tables itself, and its gradients may be those of a scaled loss, as the policy "
-            "is 'mixed_float16'. Set the layer's `loss_scale_optimizer` to the loop's LossScaleOptimizer, or to None"
-            " if the loss is not scaled. `model.fit` and `minimize` need neither; the policy 'mixed_bfloat16' needs no "
-            "LossScaleOptimizer."
-        )
-
-
-def _everywhere(condition: tf.Tensor) -> tf.Tensor:
-    """Return whether a condition holds in every replica, as the optimizer skips a step in all replicas or in none."""
-    context = tf.distribute.get_replica_context()
-    if context is None or context.num_replicas_in_sync == 1:
-        return condition
-    return tf.equal(context.all_reduce("sum", tf.cast(tf.logical_not(condition), tf.float32)), 0.0)

@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import tensorflow as tf
-import tf_keras
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines.feeding import is_flat_list
 from embedding_core.errors import ConfigError
 from embedding_core.feature_specs import AnyFeature, AnyTable, FeatureConfigs, Ids, Weights
-from embedding_core.layer.keras_optimizers import CopiedOptimizer, is_keras_optimizer, table_optimizer
+from embedding_core.layer.keras_package import CopiedOptimizer, Keras
 from embedding_core.optimizers import optimizer_from_json
 from embedding_core.structures import Nested, flat_like, flat_pairs
 from embedding_core.translate import GivenOptimizer, Model, model_of, optimizer_to_core, optimizer_to_tensorflow
@@ -42,20 +41,22 @@ class LayerConfig:
     model: Model
 
 
-def layer_config(feature_config: FeatureConfigs, optimizer: GivenOptimizer, *, needs_optimizer: bool) -> LayerConfig:
-    """Copy the configuration and translate its optimizers.
+def layer_config(
+    keras: Keras, feature_config: FeatureConfigs, optimizer: GivenOptimizer, *, needs_optimizer: bool
+) -> LayerConfig:
+    """Copy the configuration and translate its optimizers, which may be those of one package of Keras.
 
     Raises:
       ConfigError (ValueError): an unsupported optimizer or structure, a hyperparameter out of range, or two tables with
         one name.
     """
-    optimizer = table_optimizer(optimizer)
+    optimizer = keras.table_optimizer(optimizer)
     _check_leaves(feature_config)
     if isinstance(feature_config, EmbeddingConfig):
         model = model_of(feature_config, optimizer, needs_optimizer=needs_optimizer)
         return LayerConfig(feature_config, feature_config, optimizer, model)
     originals = {id(feature.table): feature.table for feature in tf.nest.flatten(feature_config)}
-    tables = {key: _translated(table) for key, table in originals.items()}
+    tables = {key: _translated(keras, table) for key, table in originals.items()}
     keys = {id(tables[key]): table for key, table in originals.items()}
 
     def copied(feature: AnyFeature) -> AnyFeature:
@@ -81,9 +82,9 @@ def _check_leaves(feature_config: FeatureConfigs) -> None:
         )
 
 
-def _translated(table: AnyTable) -> AnyTable:
+def _translated(keras: Keras, table: AnyTable) -> AnyTable:
     table = copy.copy(table)
-    table.optimizer = table_optimizer(table.optimizer)
+    table.optimizer = keras.table_optimizer(table.optimizer)
     return table
 
 
@@ -122,7 +123,7 @@ def flat_shapes(structure: Nested, given: Nested) -> list[tf.TensorShape] | None
         return None
 
 
-def config_to_json(feature_config: FeatureConfigs, optimizer: GivenOptimizer) -> Json:
+def config_to_json(keras: Keras, feature_config: FeatureConfigs, optimizer: GivenOptimizer) -> Json:
     """Return the feature configuration and optimizer as a JSON object.
 
     Raises:
@@ -130,22 +131,22 @@ def config_to_json(feature_config: FeatureConfigs, optimizer: GivenOptimizer) ->
         initializer.
     """
     if isinstance(feature_config, EmbeddingConfig):
-        return {"embedding_config": feature_config.to_json(), "optimizer": _optimizer_to_json(optimizer)}
+        return {"embedding_config": feature_config.to_json(), "optimizer": _optimizer_to_json(keras, optimizer)}
     tables: list[AnyTable] = []
     structure = _structure_to_json(feature_config, tables)
     return {
         "structure": structure,
-        "tables": [_table_to_json(table) for table in tables],
-        "optimizer": _optimizer_to_json(optimizer),
+        "tables": [_table_to_json(keras, table) for table in tables],
+        "optimizer": _optimizer_to_json(keras, optimizer),
     }
 
 
-def config_from_json(value: Json) -> tuple[FeatureConfigs, GivenOptimizer]:
+def config_from_json(keras: Keras, value: Json) -> tuple[FeatureConfigs, GivenOptimizer]:
     """Return the feature configuration and optimizer that `config_to_json` wrote."""
-    optimizer = _optimizer_from_json(value["optimizer"])
+    optimizer = _optimizer_from_json(keras, value["optimizer"])
     if "embedding_config" in value:
         return EmbeddingConfig.from_json(value["embedding_config"]), optimizer
-    tables = [_table_from_json(table) for table in value["tables"]]
+    tables = [_table_from_json(keras, table) for table in value["tables"]]
     return _structure_from_json(value["structure"], tables), optimizer
 
 
@@ -190,13 +191,13 @@ def _feature_from_json(value: Json, tables: list[AnyTable]) -> Any:
     return tpu.FeatureConfig(**{**value, "table": tables[value["table"]]})
 
 
-def _table_to_json(table: AnyTable) -> Json:
+def _table_to_json(keras: Keras, table: AnyTable) -> Json:
     quantization = table.quantization_config
     return {
         "vocabulary_size": table.vocabulary_size,
         "dim": table.dim,
-        "initializer": _initializer_to_json(table),
-        "optimizer": _optimizer_to_json(table.optimizer),
+        "initializer": _initializer_to_json(keras, table),
+        "optimizer": _optimizer_to_json(keras, table.optimizer),
         "combiner": table.combiner,
         "name": table.name,
         "quantization_config": None
@@ -205,55 +206,55 @@ def _table_to_json(table: AnyTable) -> Json:
     }
 
 
-def _table_from_json(value: Json) -> Any:
+def _table_from_json(keras: Keras, value: Json) -> Any:
     quantization = value["quantization_config"]
     return tpu.TableConfig(
         **{
             **value,
-            "initializer": _initializer_from_json(value["initializer"]),
-            "optimizer": _optimizer_from_json(value["optimizer"]),
+            "initializer": _initializer_from_json(keras, value["initializer"]),
+            "optimizer": _optimizer_from_json(keras, value["optimizer"]),
             "quantization_config": None if quantization is None else tpu.QuantizationConfig(*quantization),
         }
     )
 
 
-def _initializer_to_json(table: AnyTable) -> Json:
+def _initializer_to_json(keras: Keras, table: AnyTable) -> Json:
     initializer, again, cause = table.initializer, None, None
     if hasattr(initializer, "get_config"):
         if type(initializer).__module__.partition(".")[0] in ("tensorflow", "tf_keras", "keras"):
             return {"class_name": type(initializer).__name__, "config": initializer.get_config()}
         try:
-            written: Json = tf_keras.saving.serialize_keras_object(initializer)
-            again = _initializer_from_json(written)
+            written: Json = keras.package.saving.serialize_keras_object(initializer)
+            again = _initializer_from_json(keras, written)
         except (TypeError, ValueError) as error:
             cause = error
     if type(again) is type(initializer):
         return written
     raise ConfigError(
         f"`initializer` of table {table.name!r} is {initializer!r}, which cannot be written to JSON and read again: "
-        "use one of tf_keras.initializers, or put @tf_keras.saving.register_keras_serializable() on its class."
+        f"use one of {keras.name}.initializers, or put @{keras.name}.saving.register_keras_serializable() on its class."
     ) from cause
 
 
-def _initializer_from_json(value: Json) -> Any:
+def _initializer_from_json(keras: Keras, value: Json) -> Any:
     if "module" in value:  # a user-defined class
-        return tf_keras.saving.deserialize_keras_object(value)
-    return tf_keras.initializers.deserialize(value)
+        return keras.package.saving.deserialize_keras_object(value)
+    return keras.package.initializers.deserialize(value)
 
 
-def _optimizer_to_json(optimizer: GivenOptimizer) -> Any:
+def _optimizer_to_json(keras: Keras, optimizer: GivenOptimizer) -> Any:
     if optimizer is None or isinstance(optimizer, str):
         return optimizer
     if isinstance(optimizer, CopiedOptimizer):
         optimizer = optimizer.optimizer
-    if is_keras_optimizer(optimizer):
-        return {"keras": tf_keras.optimizers.serialize(optimizer)}
+    if keras.is_optimizer(optimizer):
+        return {"keras": keras.package.optimizers.serialize(optimizer)}
     return {"tpu": optimizer_to_core(optimizer).to_mapping()}
 
 
-def _optimizer_from_json(value: Nested) -> Any:
+def _optimizer_from_json(keras: Keras, value: Nested) -> Any:
     if value is None or isinstance(value, str):
         return value
     if "keras" in value:
-        return CopiedOptimizer(tf_keras.optimizers.deserialize(value["keras"]))
+        return CopiedOptimizer(keras.package.optimizers.deserialize(value["keras"]))
     return optimizer_to_tensorflow(optimizer_from_json(value["tpu"]))

@@ -11,6 +11,7 @@ import tf_keras
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.feature_specs import AnyFeature, FeatureSpec, Ids, refuse_ignored_attributes
 from embedding_core.layer.embedding import TPUEmbedding
+from embedding_core.layer.keras_optimizers import TF_KERAS
 from embedding_core.layer.layer_configs import Json, config_from_json, config_to_json
 from embedding_core.lookup import kind_of, normal_form
 from embedding_core.structures import Nested
@@ -113,7 +114,7 @@ class PartialTPUEmbedding(tf_keras.layers.Layer):
     def get_config(self) -> Json:
         """Return the arguments in a form that JSON can hold; see `TPUEmbedding.get_config`."""
         given = dict(self._state.values)
-        config = config_to_json(given.pop("feature_config"), given.pop("optimizer"))
+        config = config_to_json(TF_KERAS, given.pop("feature_config"), given.pop("optimizer"))
         base = super().get_config()
         base.pop("autocast", None)
         return {**base, **given, "config": config}
@@ -123,7 +124,7 @@ class PartialTPUEmbedding(tf_keras.layers.Layer):
         """Return the layer that `get_config` describes."""
         config = dict(config)
         features: Any
-        features, optimizer = config_from_json(config.pop("config"))
+        features, optimizer = config_from_json(TF_KERAS, config.pop("config"))
         return cls(features, optimizer, **config)
 
 

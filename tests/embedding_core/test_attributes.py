@@ -13,6 +13,7 @@ from embedding_core.engines import TPUEmbeddingV0, simulated_tpu
 from embedding_core.errors import ConfigError
 from embedding_core.feature_specs import ATTRIBUTES, refuse_unknown
 from embedding_core.layer import PartialTPUEmbedding, TPUEmbedding, keras_optimizers
+from embedding_core.layer.keras_package import FREE
 from embedding_core.lookup import cpu_embedding_lookup
 from embedding_core.translate import initializer_to_core, model_of, optimizer_to_core
 from tests.support.layers import layer_of
@@ -86,11 +87,11 @@ def test_hyperparameters_reach_the_update_rule(name):
     assert found.multiply_weight_decay_factor_by_learning_rate
 
 
-@pytest.mark.parametrize("cls", list(keras_optimizers._KINDS))
+@pytest.mark.parametrize("cls", list(keras_optimizers.TF_KERAS.kinds))
 def test_keras_optimizer_arguments_are_passed_on_or_refused(cls):
     """Change each argument that is not passed on, except those that do not affect results or are handled elsewhere."""
     values = {"amsgrad": True, "adaptive_epsilon": True, "nesterov": True, "use_ema": True}
-    allowed = {*keras_optimizers._KINDS[cls].passed, *keras_optimizers._FREE, "kwargs", "gradients_clip_option"}
+    allowed = {*keras_optimizers.TF_KERAS.kinds[cls].passed, *FREE, "kwargs", "gradients_clip_option"}
     for name in (arguments_of(cls) | {"clipnorm", "clipvalue", "global_clipnorm"}) - allowed:
         optimizer = cls()
         setattr(optimizer, name, values.get(name, 0.25))
