@@ -86,6 +86,7 @@ class State:
     engine: Engine
     strategy: tf.distribute.Strategy
     loss_scale: LossScale
+    helper: Any = None  # the virtual variable, if Keras must not track it
     symbolic: bool = False
     kinds_known: bool = True
 
