@@ -53,7 +53,7 @@ def test_every_python_that_the_classifiers_name_is_admitted():
 def example():
     """Return the README's example of the layer."""
     blocks = re.findall(r"```python\n(.+?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    (block,) = [block for block in blocks if "from embedding_core.layer import" in block]
+    (block,) = [block for block in blocks if "from embedding_core.layer" in block]
     return block
 
 

@@ -191,7 +191,7 @@ class TPUEmbedding(TableLayer, keras.layers.Layer):
         return super().call(features, weights, serving_config)
 
     @property
-    def weights(self) -> list[Any]:
+    def weights(self) -> list[Any]:  # type: ignore[override]
         """The layer's weights, and the tables and slots that it trains itself: get_weights and EarlyStopping copy them.
 
         Raises:
