@@ -29,6 +29,7 @@ if keras.backend.backend() != "tensorflow":
     )
 
 _STEP = code_of(keras.Model.train_step)
+_LISTS = {code_of(keras.layers.Layer.get_weights), code_of(keras.layers.Layer.set_weights)}
 
 
 class _Keras3(Keras):
@@ -195,17 +196,17 @@ class TPUEmbedding(TableLayer, keras.layers.Layer):
         """The layer's weights, and the tables and slots that it trains itself: get_weights and EarlyStopping copy them.
 
         Raises:
-          EngineError (RuntimeError): the tables are in a real TPU's memory, which Keras cannot copy.
+          EngineError (RuntimeError): they are to be copied and are in a real TPU's memory, which Keras cannot copy.
         """
         weights: list[Any] = super().weights
         engine = self._state.engine
         if not engine.trains_itself or not self.built:
             return weights
         variables = saved_variables(engine)
-        if not variables:
+        if not variables and any(frame.f_code in _LISTS for frame in frames()):  # training asks for `weights` too
             raise EngineError(
-                f"The tables of layer {self.name!r} are in a TPU's memory: Keras cannot list or copy them. Save and "
-                "restore with tf.train.Checkpoint."
+                f"The tables of layer {self.name!r} are in a TPU's memory: get_weights, set_weights and EarlyStopping "
+                "with restore_best_weights cannot copy them. Save and restore with tf.train.Checkpoint."
             )
         for key, variable in variables.items():
             variable.path = f"{self.name}/{key}"  # Keras' callbacks name weights by it

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from embedding_core.engines import simulated_tpu
-from embedding_core.errors import ConfigError
+from embedding_core.errors import ConfigError, EngineError
 from embedding_core.layer import TPUEmbedding as TfKerasLayer
 
 keras = pytest.importorskip("keras", minversion="3")
@@ -177,6 +177,8 @@ def test_fit_on_a_simulated_tpu():
     with strategy.scope():
         layer = layer_of("keras", tpu.Adagrad(0.5))
         model = functional(layer, keras.optimizers.Adagrad(0.5))
+    with pytest.raises(EngineError, match="get_weights"):  # the engine is built by the first batch
+        model.get_weights()
     losses = model.fit(data(), epochs=5, verbose=0).history["loss"]
     assert losses[-1] < 0.8 * losses[0]
     assert set(layer.table_variables) == {"t", "t/accumulators"}
