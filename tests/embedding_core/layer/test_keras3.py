@@ -101,7 +101,9 @@ def on_replicas(cls, strategy, optimizer):
     return {key: variable.numpy() for key, variable in layer.table_variables.items()}
 
 
-@pytest.mark.parametrize("new_strategy", [mirrored, lambda: simulated_tpu(1, 2)], ids=["mirrored", "simulated TPU"])
+@pytest.mark.parametrize(
+    "new_strategy", [mirrored, lambda: simulated_tpu(hosts=1, cores_per_host=2)], ids=["mirrored", "simulated TPU"]
+)
 def test_replicas_train_the_tables_of_tf_keras(new_strategy):
     tables, expected = (on_replicas(cls, new_strategy(), tpu.Adam(0.1)) for cls in (TPUEmbedding, TfKerasLayer))
     assert set(tables) == set(expected) == {"t", "t/momenta", "t/velocities"}
@@ -173,7 +175,7 @@ def test_fit_on_mirrored_replicas(update):
 
 
 def test_fit_on_a_simulated_tpu():
-    strategy = simulated_tpu(1, 2)
+    strategy = simulated_tpu(hosts=1, cores_per_host=2)
     with strategy.scope():
         layer = layer_of("keras", tpu.Adagrad(0.5))
         model = functional(layer, keras.optimizers.Adagrad(0.5))
