@@ -24,6 +24,7 @@ from embedding_core import (
 )
 from embedding_core.engines import HostEngine, TPUEmbeddingV0, batches, simulated_tpu, table_updates
 from embedding_core.feature_specs import ignored_by
+from embedding_core.layer import keras3
 from embedding_core.lookup import combine_in_order, combine_weighted, weight_divisors
 from embedding_core.rooms import is_installed
 from embedding_core.serving import lookups
@@ -63,7 +64,7 @@ OPTIMIZERS = {
     "rate_callable": Adagrad(learning_rate=lambda: tf.constant(0.05)),
 }
 SPARSE_CORES = {"v5p": (1, 4), "v6e": (2, 2)} if is_installed("sparse_cores") else {}  # chips, and SparseCores of each
-ENGINES = ("host", "layer", "1x2", "2x2", "v0", *SPARSE_CORES)
+ENGINES = ("host", "layer", "1x2", "2x2", "v0", *SPARSE_CORES, "keras3")
 TOPOLOGIES = {engine: tuple(map(int, engine.split("x"))) for engine in ENGINES if "x" in engine}
 
 
@@ -154,12 +155,12 @@ class Host:
 
 
 class Layer:
-    """Runs the host engine through the Keras layer, inside tf.function, as users train with it."""
+    """Runs the host engine through a Keras layer, inside tf.function, as users train with it."""
 
     cores, eager = 1, False
 
-    def __init__(self, case):
-        self._layer = layer.TPUEmbedding(case.config, OPTIMIZERS[case.optimizer], table_update="engine", seed=3)
+    def __init__(self, case, kind=layer.TPUEmbedding):
+        self._layer = kind(case.config, OPTIMIZERS[case.optimizer], table_update="engine", seed=3)
         self._layer.build(None)
         self._scale = case.scale
 
@@ -173,6 +174,13 @@ class Layer:
 
     def variables(self):
         return list(self._layer.table_variables.values())
+
+
+class Keras3(Layer):
+    """Runs the layer of Keras 3."""
+
+    def __init__(self, case):
+        super().__init__(case, keras3.TPUEmbedding)
 
 
 class Replicated:
@@ -250,7 +258,7 @@ def engine_of(case):
         return SparseCores(case)
     if case.engine in TOPOLOGIES:
         return Simulated(case.config, OPTIMIZERS[case.optimizer], TOPOLOGIES[case.engine], case.batch, case.scale)
-    return {"host": Host, "layer": Layer, "v0": Replicated}[case.engine](case)
+    return {"host": Host, "layer": Layer, "keras3": Keras3, "v0": Replicated}[case.engine](case)
 
 
 @functools.cache
@@ -322,9 +330,9 @@ PRODUCT = [
     for cell in itertools.product(KINDS, COMBINERS, OPTIMIZERS, ENGINES)
     if exists(cell[0], cell[2], cell[3])
 ]
-TWINS = ("1x2", "v6e")  # of other engines
+TWINS = ("1x2", "v6e", "keras3")  # of other engines
 # In the sample, engines that share code share the pairs of kind and combiner; the first of each has all optimizers.
-THIRDS = {"2x2": (1, 2), "1x2": (0,), "v5p": (1, 2), "v6e": (0,), "v0": (0,)}
+THIRDS = {"layer": (1, 2), "keras3": (0,), "2x2": (1, 2), "1x2": (0,), "v5p": (1, 2), "v6e": (0,), "v0": (0,)}
 
 
 def sample_of(engine):
