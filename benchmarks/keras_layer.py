@@ -1,6 +1,7 @@
-"""Compares a training step of 26 tables: this project's Keras layer, TensorFlow Recommenders' and torch.
+"""Compares a training step of 26 tables: this project's Keras layers, TensorFlow Recommenders', keras-rs' and torch.
 
     python -m benchmarks.keras_layer FOLDER [--cases adagrad-16-onehot ...] [--into docs/benchmarks.md] [--torch PYTHON]
+    python -m benchmarks.keras_layer FOLDER --keras3 [...]  # the layer for Keras 3, beside those of others
 
 All variants of a case run on one core. In every round they take turns, a block of steps each, in an order that
 changes, so that other load on the machine affects all of them alike. A second run creates them in the opposite order,
@@ -27,15 +28,31 @@ CASES = [
     for dim in (16, 64)
     for optimizer in ("sgd", "adagrad", "adam")
 ]
+PACKAGES = ("tf-keras", "keras", "keras-rs")  # of the table of Keras 3
 PEERS = Path(__file__).with_name("peers")
 CORE = max(os.sched_getaffinity(0))
-PEERS_OF_TFRS = ("keras", "engine", "torch")
-HEAD = ["case", "TFRS, CPU ms a step", "`keras`, of TFRS", "`engine`, of TFRS", "PyTorch, of TFRS"]
+BASE = "TFRS, CPU ms a step"
+COLUMNS = {  # a ratio of two variants each
+    "`keras`, of TFRS": ("keras", "tfrs"),
+    "`engine`, of TFRS": ("engine", "tfrs"),
+    "PyTorch, of TFRS": ("torch", "tfrs"),
+}
+COLUMNS_OF_KERAS_3 = {
+    "keras-rs, of TFRS": ("keras-rs", "tfrs"),
+    "`keras`, of keras-rs": ("keras3", "keras-rs"),
+    "`keras`, of tf_keras": ("keras3", "keras"),
+    "without update, of tf_keras": ("gradient3", "gradient"),
+    "`engine`, of TFRS": ("engine3", "tfrs"),
+    "`engine`, of tf_keras": ("engine3", "engine"),
+}
 
 
 def variants_of(case, given):
     """Return the variants of a case by name: None if it runs in the measuring process, else the command of a peer."""
-    if not case.startswith("adam"):
+    if given.keras3:
+        base = "tfrs adagrad" if case.startswith("adam") else "tfrs"
+        names = [base, "gradient", "gradient3", "keras", "keras3", "engine", "engine3", "keras-rs"]
+    elif not case.startswith("adam"):
         names = ["tfrs", "keras", "engine"]
     elif case == "adam-16-onehot":  # TFRS' Adam updates every row in each step: it is slow, and one case is enough
         names = ["tfrs", "engine", "tfrs adagrad"]
@@ -69,23 +86,28 @@ def ids_file(given, kind):
     return str(file)
 
 
-def row_of(case, kept):
-    """Return the cells of a case: TFRS' time, and the ratios to it; the base of Adam is TFRS' Adagrad."""
+def row_of(case, kept, columns):
+    """Return the cells of a case: TFRS' time, and the ratios; the base of Adam is TFRS' Adagrad."""
     times = kept["times"]
-    base = times.get("tfrs adagrad") or times["tfrs"]
-    ratios = [ratio(times[name], base).partition(" ")[0] if name in times else "" for name in PEERS_OF_TFRS]
-    return [case, spread(base), *ratios]
+    times = {**times, "tfrs": times.get("tfrs adagrad") or times["tfrs"]}
+    ratios = [ratio(times[own], times[base]).partition(" ")[0] if own in times else "" for own, base in columns]
+    return [case, spread(times["tfrs"]), *ratios]
 
 
-def report(folder):
+def report(folder, columns):
     """Return the table of all cases in the folder, with a line on the setting before it and one on memory after it."""
     kept = {case: json.loads(file.read_text()) for case in CASES if (file := folder / f"{case}.json").exists()}
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("tensorflow", "tensorflow-recommenders")]
+    versions += [f"{name} {importlib.metadata.version(name)}" for name in PACKAGES if columns is COLUMNS_OF_KERAS_3]
     versions += sorted({version for result in kept.values() for version in result["versions"].values()})
     loads = [result["load"] for result in kept.values()]
     machine = f"{os.cpu_count()} cores, one used, Python {platform.python_version()}; {', '.join(versions)}; "
     machine += f"load {min(loads):.1f} to {max(loads):.1f}.\n"
-    text = machine + "\n" + table(HEAD, [row_of(case, figures) for case, figures in kept.items()])
+    text = (
+        machine
+        + "\n"
+        + table(["case", BASE, *columns], [row_of(case, figures, columns.values()) for case, figures in kept.items()])
+    )
     memory = folder / "memory.json"
     if memory.exists():
         parts = [f"{name} {factor:.2f}" for name, factor in json.loads(memory.read_text()).items()]
@@ -102,6 +124,7 @@ def main():
     parser.add_argument("--cases", nargs="*", default=CASES, choices=CASES)
     parser.add_argument("--memory", nargs="*", default=["sgd", "adagrad", "adam"], help="optimizers to measure it of")
     parser.add_argument("--torch", help="a Python that has torch")
+    parser.add_argument("--keras3", action="store_true", help="compare the layer for Keras 3; needs keras-rs")
     parser.add_argument("--into", type=Path, help="file that holds the marks, such as docs/benchmarks.md")
     given = parser.parse_args()
     given.folder = given.folder.absolute()
@@ -112,7 +135,8 @@ def main():
         file = ids_file(given, "onehot")
         found = {name: in_new_process(steps.measure_memory, name, 64, file, core=CORE) for name in given.memory}
         (given.folder / "memory.json").write_text(json.dumps(found))
-    show(report(given.folder), given.into, "keras layer")
+    columns, name = (COLUMNS_OF_KERAS_3, "keras 3 layer") if given.keras3 else (COLUMNS, "keras layer")
+    show(report(given.folder, columns), given.into, name)
 
 
 if __name__ == "__main__":

@@ -45,18 +45,34 @@ def batches(file, kind):
         }
 
 
-def keras_optimizer(name):
-    """Return the legacy Keras optimizer, which TensorFlow Recommenders requires."""
-    kinds = tf_keras.optimizers.legacy
-    return {"sgd": kinds.SGD, "adagrad": kinds.Adagrad, "adam": kinds.Adam}[name](0.01)
+def layer_of(variant, name, rows, dim):
+    """Return a layer of tables with the optimizer that it was given; that of tf_keras is the older, as TFRS requires.
 
-
-def step_of(variant, name, rows, dim):
-    """Return a training step as a tf.function.
-
-    The loss is a sum of means of the activations, without a dense part, so that only the embedding is measured.
+    Args:
+      variant: "tfrs", "keras-rs", a value of `table_update` or "gradient", "keras" without the update; followed by 3 for
+        the layer of Keras 3.
+      name: name of the optimizer.
+      rows: number of rows of each table.
+      dim: number of columns.
     """
-    optimizer = keras_optimizer(name)
+    if variant.endswith("3") or variant == "keras-rs":
+        import keras
+
+        from embedding_core.layer.keras3 import TPUEmbedding as Layer
+
+        kinds = keras.optimizers
+    else:
+        kinds, Layer = tf_keras.optimizers.legacy, TPUEmbedding  # noqa: N806
+    optimizer = {"sgd": kinds.SGD, "adagrad": kinds.Adagrad, "adam": kinds.Adam}[name](0.01)
+    if variant == "keras-rs":
+        from keras_rs.layers import DistributedEmbedding, FeatureConfig, TableConfig
+
+        tables = [TableConfig(f"t{place}", size, dim, "zeros", optimizer) for place, size in enumerate(rows)]
+        named = {
+            f"f{place}": FeatureConfig(f"f{place}", own, (BATCH, None), (BATCH, dim))
+            for place, own in enumerate(tables)
+        }
+        return DistributedEmbedding(named), optimizer
     zeros = tf.zeros_initializer()
     config = {
         f"f{place}": tpu.FeatureConfig(tpu.TableConfig(size, dim, zeros, name=f"t{place}"))
@@ -65,17 +81,29 @@ def step_of(variant, name, rows, dim):
     if variant == "tfrs":
         from tensorflow_recommenders.layers.embedding import TPUEmbedding as Theirs
 
-        layer = Theirs(config, optimizer)
-    else:
-        layer = TPUEmbedding(config, optimizer, table_update=variant)
+        return Theirs(config, optimizer), optimizer
+    return Layer(config, optimizer, table_update="engine" if variant.startswith("engine") else "keras"), optimizer
+
+
+def step_of(variant, name, rows, dim):
+    """Return a training step as a tf.function.
+
+    The loss is a sum of means of the activations, without a dense part, so that only the embedding is measured.
+    """
+    layer, optimizer = layer_of(variant, name, rows, dim)
 
     def step(ids):
+        if variant == "keras-rs":  # it takes one id per example as [B, 1]
+            ids = {key: value if isinstance(value, tf.RaggedTensor) else value[:, None] for key, value in ids.items()}
         with tf.GradientTape() as tape:
             loss = tf.add_n([tf.reduce_mean(values) for values in layer(ids).values()])
         variables = layer.trainable_variables
         gradients = tape.gradient(loss, variables)
-        if variant != "engine":
+        if variant.startswith("gradient"):
+            return gradients
+        if not variant.startswith("engine"):
             optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return None
 
     return tf.function(step, reduce_retracing=True)
 
@@ -86,8 +114,9 @@ class Own:
     def __init__(self, variant, name, rows, dim, found):
         variant, _, other = variant.partition(" ")
         self._step = step_of(variant, other or name, rows, dim)
-        sweeps = (variant, name, other) == ("tfrs", "adam", "")  # TFRS' Adam updates every row of every table: slow
-        self._batches = found[:1] if sweeps else found
+        # Keras' Adam, and all but SGD of Keras 3, update every row of every table: slow
+        dense = {"tfrs": ("adam",), "keras": ("adam",), "keras3": ("adagrad", "adam"), "keras-rs": ("adagrad", "adam")}
+        self._batches = found[:1] if (other or name) in dense.get(variant, ()) else found
         self.version = ""
         self.turn()
 
