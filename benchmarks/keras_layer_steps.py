@@ -49,8 +49,8 @@ def layer_of(variant, name, rows, dim):
     """Return a layer of tables with the optimizer that it was given; that of tf_keras is the older, as TFRS requires.
 
     Args:
-      variant: "tfrs", "keras-rs", a value of `table_update` or "gradient", "keras" without the update; followed by 3 for
-        the layer of Keras 3.
+      variant: "tfrs", "keras-rs", a value of `table_update`, or "gradient", which is "keras" without the update; the
+        last three with a 3 for the layer of Keras 3.
       name: name of the optimizer.
       rows: number of rows of each table.
       dim: number of columns.

@@ -4,13 +4,19 @@ A user's ``build(config, embeddings, dense, **arguments)`` makes a model. It get
 returns a functional `tf_keras.Model` of these inputs. The output is `[B, 1]`, a logit if the label is binary, or
 `[B, classes]`, a logit for each class of a multiclass label. If there are several tasks, the model returns a mapping of
 such outputs by the name of the task.
+
+A module that imports Keras 3 (`keras`), and nothing of tf_keras, gets inputs of Keras 3 and returns a model of Keras 3.
+It becomes a layer of a tf_keras model, so that training, checkpoints and exports know one Keras.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import ModuleType
 from typing import Any, TypeAlias, cast
 
 import tensorflow as tf
@@ -19,6 +25,7 @@ import tf_keras
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.tasks import CLASSES, LOGIT, Task, prediction_name, served_name
+from embedding_core.tracing import as_written
 
 ModelInputs: TypeAlias = "tuple[dict[str, Any], dict[str, Any]]"
 
@@ -26,14 +33,14 @@ _EMBEDDING, _DENSE, _LENGTH = "embedding_", "dense_", "/length"
 _TASKS, _LENGTHS = "tasks", "lengths"  # arguments of `build`
 
 
-def model_inputs(config: EmbeddingConfig, dense: Iterable[str]) -> ModelInputs:
+def model_inputs(config: EmbeddingConfig, dense: Iterable[str], keras: Any = tf_keras) -> ModelInputs:
     """Make Keras inputs: per feature `[B, dim]` (or `[B, L, dim]` for a sequence), per dense feature `[B, 1]`."""
     embeddings = {}
     for feature in config.features:
         length, dim = feature.max_sequence_length, config.table_of(feature.name).dim
         shape = (length, dim) if length else (dim,)
-        embeddings[feature.name] = tf_keras.Input(shape, name=_EMBEDDING + feature.name)
-    return embeddings, {name: tf_keras.Input((1,), name=_DENSE + name) for name in dense}
+        embeddings[feature.name] = keras.Input(shape, name=_EMBEDDING + feature.name)
+    return embeddings, {name: keras.Input((1,), name=_DENSE + name) for name in dense}
 
 
 def length_name(feature: str) -> str:
@@ -70,6 +77,68 @@ def _load_build(module: str) -> Callable[..., tf_keras.Model]:
     return cast(Callable[..., tf_keras.Model], build)
 
 
+def _package_of(value: Any) -> str:
+    if isinstance(value, ModuleType):
+        return value.__name__.partition(".")[0] if sys.modules.get(value.__name__) is value else ""  # not a lazy loader
+    return str(getattr(value, "__module__", "")).partition(".")[0]
+
+
+def _keras_of(module: str) -> Any:
+    """Return the Keras that a module imports: Keras 3 if it imports this alone, else tf_keras."""
+    packages = {_package_of(value) for value in vars(sys.modules[module]).values()}
+    return sys.modules["keras"] if "keras" in packages and "tf_keras" not in packages else tf_keras
+
+
+class _ModelOfKeras3(tf_keras.layers.Layer):
+    """A functional model of Keras 3 as a layer; its inputs are a list, in the order of `model.inputs`."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(name=model.name, autocast=False)
+        names = {tensor.name: at for at, tensor in enumerate(model.inputs)}
+        keras = sys.modules["keras"]
+        places = keras.tree.map_structure(lambda tensor: names[tensor.name], model.input)
+        # TensorFlow tracks no functions: checkpoints have the variables below, and nothing else of the model.
+        self._model = lambda: model
+        self._nested = lambda inputs: keras.tree.map_structure(lambda at: inputs[at], places)
+        self._saved = [variable.value for variable in model.variables]
+
+    @property
+    def trainable_weights(self) -> list[tf.Variable]:
+        return [variable.value for variable in self._model().trainable_variables]
+
+    @property
+    def non_trainable_weights(self) -> list[tf.Variable]:
+        return [variable.value for variable in self._model().non_trainable_variables]
+
+    @as_written
+    def call(self, inputs: Sequence[tf.Tensor], training: bool = False) -> Any:
+        """Call the model, and pass its penalties on."""
+        model = self._model()
+        output = model(self._nested(inputs), training=training)
+        self.add_loss(model.losses)
+        return output
+
+
+def _as_tf_keras(model: Any) -> tf_keras.Model:
+    inputs = [tf_keras.Input(tensor.shape[1:], dtype=tensor.dtype, name=tensor.name) for tensor in model.inputs]
+    return tf_keras.Model(inputs, _ModelOfKeras3(model)(inputs))
+
+
+def _built(build: Callable[[], Any], module: str, keras: Any) -> Any:
+    """Call `build`; say so if it gives layers of one Keras the inputs of the other."""
+    try:
+        return build()
+    except (AttributeError, TypeError, ValueError) as error:
+        other = "tf_keras" if keras is not tf_keras else "keras"
+        frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+        if not any(name.partition(".")[0] == other for name in frames):
+            raise
+        raise ConfigError(
+            f"`build` of model {module!r} gives inputs of {keras.__name__} to layers of {other}: use one Keras, and "
+            "import it at the top of the module; `keras` without `tf_keras` there means Keras 3."
+        ) from error
+
+
 def build_model(
     module: str,
     config: EmbeddingConfig,
@@ -89,16 +158,20 @@ def build_model(
         filled positions.
 
     Raises:
-      ConfigError: the module has no `build`, or `build` did not return an output `[B, width]` for each task.
+      ConfigError: the module has no `build`, `build` did not return an output `[B, width]` for each task, or it mixes
+        tf_keras and Keras 3.
     """
-    embeddings, dense_inputs = model_inputs(config, dense)
     build, widths = _load_build(module), {task.name: task.width for task in tasks}
+    keras = _keras_of(module)
+    embeddings, dense_inputs = model_inputs(config, dense, keras)
     parameters = inspect.signature(build).parameters
     given: dict[str, Any] = {_TASKS: widths} if _TASKS in parameters else {}
     if _LENGTHS in parameters:
         sequences = [feature.name for feature in config.features if feature.max_sequence_length]
-        given[_LENGTHS] = {name: tf_keras.Input((1,), name=_DENSE + length_name(name)) for name in sequences}
-    model = build(config, embeddings, dense_inputs, **arguments, **given)
+        given[_LENGTHS] = {name: keras.Input((1,), name=_DENSE + length_name(name)) for name in sequences}
+    model = _built(lambda: build(config, embeddings, dense_inputs, **arguments, **given), module, keras)
+    if keras is not tf_keras and isinstance(model, keras.Model) and getattr(model, "inputs", None):
+        model = _as_tf_keras(model)
     shape = getattr(model, "output_shape", None)
     by_task = {tasks[0].name: shape} if len(tasks) == 1 and not isinstance(shape, dict) else shape
     if by_task != {name: (None, width) for name, width in widths.items()}:
@@ -107,7 +180,7 @@ def build_model(
         wanted = wanted if len(tasks) == 1 else f"outputs are a mapping by task, with the shapes {several}"
         raise ConfigError(
             f"`build` of model {module!r} returned {type(model).__name__} with output shape {shape!r}: "
-            f"it must return a functional tf_keras.Model whose {wanted}."
+            f"it must return a functional {keras.__name__}.Model whose {wanted}."
         )
     return model
 

@@ -23,6 +23,7 @@ RUN = {
     ("README.md", "TPUEmbedding("): "tests/test_wheel.py",
     ("docs/own_model.md", "def build"): "tests/pipelines/models/test_documented_models.py",
     ("docs/own_model.md", "def run_fn"): "tests/components/trainer/test_own_run.py",
+    ("docs/moving_from_keras_rs.md", ""): "tests/embedding_core/layer/test_keras_rs.py",
     ("docs/moving_from_tfrs.md", ""): "tests/pipelines/test_moving_from_tfrs.py",
     ("docs/preflight.md", "def make_step"): "tests/docs/test_python_runs.py",
     ("docs/simulated_tpu.md", ""): "tests/docs/test_python_runs.py",

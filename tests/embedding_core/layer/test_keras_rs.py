@@ -1,8 +1,9 @@
-"""The configurations of keras-rs, in the layer for Keras 3."""
+"""The configurations of keras-rs, in the layer for Keras 3, and docs/moving_from_keras_rs.md."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from code_blocks import blocks_of
 
 from embedding_core.errors import ConfigError
 
@@ -59,3 +60,11 @@ def test_engine_takes_the_optimizer_of_the_table():
 def test_what_means_another_thing_is_refused(given, message):
     with pytest.raises(ConfigError, match=message):
         TPUEmbedding(config_of(**given))
+
+
+def test_page_of_the_move_runs():
+    program = {}
+    for block in blocks_of("docs/moving_from_keras_rs.md"):
+        exec(compile(block.text, block.page, "exec"), program)
+    (rows,) = program["embedding"].embedding_tables.values()
+    np.testing.assert_array_equal(rows, program["rows"]["users"])
