@@ -98,24 +98,25 @@ class _ModelOfKeras3(tf_keras.layers.Layer):
         keras = sys.modules["keras"]
         places = keras.tree.map_structure(lambda tensor: names[tensor.name], model.input)
         # TensorFlow tracks no functions: checkpoints have the variables below, and nothing else of the model.
-        self._model = lambda: model
-        self._nested = lambda inputs: keras.tree.map_structure(lambda at: inputs[at], places)
+        self._call: Callable[..., Any] = lambda inputs, training: model(
+            keras.tree.map_structure(lambda at: inputs[at], places), training=training
+        )
+        self._of_model: Callable[[str], Any] = lambda name: getattr(model, name)
         self._saved = [variable.value for variable in model.variables]
 
     @property
     def trainable_weights(self) -> list[tf.Variable]:
-        return [variable.value for variable in self._model().trainable_variables]
+        return [variable.value for variable in self._of_model("trainable_variables")]
 
     @property
     def non_trainable_weights(self) -> list[tf.Variable]:
-        return [variable.value for variable in self._model().non_trainable_variables]
+        return [variable.value for variable in self._of_model("non_trainable_variables")]
 
     @as_written
     def call(self, inputs: Sequence[tf.Tensor], training: bool = False) -> Any:
         """Call the model, and pass its penalties on."""
-        model = self._model()
-        output = model(self._nested(inputs), training=training)
-        self.add_loss(model.losses)
+        output = self._call(inputs, training)
+        self.add_loss(self._of_model("losses"))
         return output
 
 

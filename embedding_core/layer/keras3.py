@@ -12,10 +12,10 @@ from embedding_core.config import InitializerConfig
 from embedding_core.engines.engine import Engine, Lookup
 from embedding_core.engines.host import look_up_forms, normal_forms
 from embedding_core.engines.tables import Tables, all_rows
-from embedding_core.errors import ConfigError, EngineError
+from embedding_core.errors import ConfigError, DataError, EngineError
 from embedding_core.feature_specs import AnyTable, FeatureConfigs, Ids, Weights
 from embedding_core.layer.keras_files import saved_variables
-from embedding_core.layer.keras_package import Keras, LossScaler, code_of, frames
+from embedding_core.layer.keras_package import Keras, LossScaler, code_of, frames, module_of
 from embedding_core.layer.keras_rs_configs import as_ragged, with_tensorflow_configs
 from embedding_core.layer.table_layer import TableLayer, in_scratch_graph
 from embedding_core.structures import Nested
@@ -29,6 +29,8 @@ if keras.backend.backend() != "tensorflow":
     )
 
 _STEP = code_of(keras.Model.train_step)
+# In exports, Keras 3.15 also calls subclassed models with float32 in this function, and drops the result.
+_GUESS = ("keras.src.backend.tensorflow.layer", "tf__serving_default")
 _LISTS = {code_of(keras.layers.Layer.get_weights), code_of(keras.layers.Layer.set_weights)}
 
 
@@ -189,7 +191,16 @@ class TPUEmbedding(TableLayer, keras.layers.Layer):
         """Look up and combine; see the layer of tf_keras. Dense ids may also be [B, n], whose n rows are combined."""
         if not self._state.symbolic:
             features, weights = as_ragged(features), as_ragged(weights)
-        return super().call(features, weights, serving_config)
+        callers = [] if tf.executing_eagerly() else list(frames())
+        exporting = any(module_of(frame).startswith("keras.src.export") for frame in callers)
+        if exporting and any((module_of(frame), frame.f_code.co_name) == _GUESS for frame in callers):
+            features = tf.nest.map_structure(lambda ids: tf.cast(ids, tf.int64), features)
+        try:
+            return super().call(features, weights, serving_config)
+        except DataError as error:
+            if exporting:
+                error.args = (f"{error} Without `input_signature`, `export` gives float32 to subclassed models.",)
+            raise
 
     @property
     def weights(self) -> list[Any]:  # type: ignore[override]

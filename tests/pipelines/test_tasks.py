@@ -48,6 +48,15 @@ def run_fn(fn_args):
         fitted = model.fit(run.train_data(), epochs=2, steps_per_epoch=run.steps_per_epoch, verbose=0)
     run.write(model, fitted.history)
 """
+MODEL_OF_KERAS_3 = """
+import keras
+
+
+def build(config, embeddings, dense, *, tasks):
+    top = keras.layers.Concatenate()([*embeddings.values(), *dense.values()])
+    top = keras.layers.Dense(16, "relu")(top)
+    return keras.Model([embeddings, dense], {task: keras.layers.Dense(width)(top) for task, width in tasks.items()})
+"""
 FAST = {"dense_optimizer": {"learning_rate": 0.01}}
 SOFTMAX = {"feature": "item", "sampled": 16, "temperature": 0.5}
 TOWERS = {"query_features": ["user"], "candidate_features": ["item"]}
@@ -62,6 +71,11 @@ LABELS = {
     "mixed": {
         "labels": {"mood": {"column": "mood", "kind": "multiclass"}, "click": {"column": "click"}},
         "model": MMOE,
+        "training": FAST,
+    },
+    "keras3": {
+        "labels": {"mood": {"column": "mood", "kind": "multiclass"}, "click": {"column": "click"}},
+        "model": "keras3_model",
         "training": FAST,
     },
     "own": {"label": {"column": "visits", "kind": "regression"}, "model": "own_model", "training": FAST},
@@ -112,7 +126,9 @@ RETRIEVAL = ("histories", "positive", "whole")
 SERVED = {
     "three": {"click_logit", "click_probability", "stars_prediction", "visits_prediction"},
     "multiclass": {"classes", "probabilities"},
-    "mixed": {"mood_classes", "mood_probabilities", "click_logit", "click_probability"},
+    **{
+        kind: {"mood_classes", "mood_probabilities", "click_logit", "click_probability"} for kind in ("mixed", "keras3")
+    },
     "own": {"prediction"},
     "run_fn": {"classes", "probabilities"},
     **{kind: {"logit", "probability"} for kind in RETRIEVAL},
@@ -153,6 +169,7 @@ def config(data, kind, folder, strategy):
     settings["data"] = {"path": str(data), **settings.get("data", {})}
     training = {"epochs": 2, "batch_size": 64, "early_stopping": None, **settings.get("training", {}), **strategy}
     (folder / "own_model.py").write_text(OWN_MODEL)
+    (folder / "keras3_model.py").write_text(MODEL_OF_KERAS_3)
     path = folder / f"{kind}.json"
     path.write_text(json.dumps({**settings, "training": training, "work_dir": str(folder / "work")}))
     return load_config(path)
@@ -244,7 +261,7 @@ def test_baselines_and_metrics_are_those_of_each_label(both):
         assert 0 < report.curves["covered"]["eval"][-1][1] == metrics["covered"] < 1
         assert "ridge regression, one-hot" in scorers
         return
-    if kind in ("multiclass", "mixed", "run_fn"):
+    if kind in ("multiclass", "mixed", "keras3", "run_fn"):
         model, shares, regression = report.quality[:3]
         of_label = "mood: " if several else ""
         assert [shares["scorer"], regression["scorer"]] == [

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from embedding_core.engines import simulated_tpu
-from embedding_core.errors import ConfigError, EngineError
+from embedding_core.errors import ConfigError, DataError, EngineError
 from embedding_core.layer import TPUEmbedding as TfKerasLayer
 
 keras = pytest.importorskip("keras", minversion="3")
@@ -230,6 +230,18 @@ def test_exported_model_answers_alike(update, tmp_path):
     batch = next(iter(data()))[0]
     served = tf.saved_model.load(str(tmp_path))
     np.testing.assert_array_equal(served.serve(batch), model(batch))
+
+
+def test_export_of_a_subclassed_model_needs_a_signature(tmp_path):
+    model = Subclassed(layer_of("engine", tpu.SGD(0.1)))
+    ids = {"f": tf.range(8)}
+    expected = model(ids)
+    with pytest.raises(DataError, match=r"must be integers.* Without `input_signature`, `export` gives float32"):
+        model.export(str(tmp_path / "refused"), verbose=False)
+    signature = [{"f": tf.TensorSpec([None], tf.int32, "f")}]
+    model.export(str(tmp_path / "served"), input_signature=signature, verbose=False)
+    served = tf.saved_model.load(str(tmp_path / "served"))
+    np.testing.assert_array_equal(served.serve(ids), expected)
 
 
 @pytest.mark.parametrize("pair", [(TPUEmbedding, TfKerasLayer), (TfKerasLayer, TPUEmbedding)], ids=["from 3", "to 3"])
