@@ -28,10 +28,8 @@ CASES = [
     for dim in (16, 64)
     for optimizer in ("sgd", "adagrad", "adam")
 ]
-PACKAGES = ("tf-keras", "keras", "keras-rs")  # of the table of Keras 3
 PEERS = Path(__file__).with_name("peers")
 CORE = max(os.sched_getaffinity(0))
-BASE = "TFRS, CPU ms a step"
 COLUMNS = {  # a ratio of two variants each
     "`keras`, of TFRS": ("keras", "tfrs"),
     "`engine`, of TFRS": ("engine", "tfrs"),
@@ -39,10 +37,9 @@ COLUMNS = {  # a ratio of two variants each
 }
 COLUMNS_OF_KERAS_3 = {
     "keras-rs, of TFRS": ("keras-rs", "tfrs"),
-    "`keras`, of keras-rs": ("keras3", "keras-rs"),
+    "`keras`, of TFRS": ("keras3", "tfrs"),
     "`keras`, of tf_keras": ("keras3", "keras"),
     "without update, of tf_keras": ("gradient3", "gradient"),
-    "`engine`, of TFRS": ("engine3", "tfrs"),
     "`engine`, of tf_keras": ("engine3", "engine"),
 }
 
@@ -97,17 +94,15 @@ def row_of(case, kept, columns):
 def report(folder, columns):
     """Return the table of all cases in the folder, with a line on the setting before it and one on memory after it."""
     kept = {case: json.loads(file.read_text()) for case in CASES if (file := folder / f"{case}.json").exists()}
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("tensorflow", "tensorflow-recommenders")]
-    versions += [f"{name} {importlib.metadata.version(name)}" for name in PACKAGES if columns is COLUMNS_OF_KERAS_3]
+    packages = ("tensorflow", "tensorflow-recommenders", "tf-keras", "keras", "keras-rs")
+    packages = packages if columns is COLUMNS_OF_KERAS_3 else packages[:2]
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
     versions += sorted({version for result in kept.values() for version in result["versions"].values()})
     loads = [result["load"] for result in kept.values()]
     machine = f"{os.cpu_count()} cores, one used, Python {platform.python_version()}; {', '.join(versions)}; "
     machine += f"load {min(loads):.1f} to {max(loads):.1f}.\n"
-    text = (
-        machine
-        + "\n"
-        + table(["case", BASE, *columns], [row_of(case, figures, columns.values()) for case, figures in kept.items()])
-    )
+    rows = [row_of(case, figures, columns.values()) for case, figures in kept.items()]
+    text = machine + "\n" + table(["case", "TFRS, CPU ms a step", *columns], rows)
     memory = folder / "memory.json"
     if memory.exists():
         parts = [f"{name} {factor:.2f}" for name, factor in json.loads(memory.read_text()).items()]

@@ -48,12 +48,8 @@ def batches(file, kind):
 def layer_of(variant, name, rows, dim):
     """Return a layer of tables with the optimizer that it was given; that of tf_keras is the older, as TFRS requires.
 
-    Args:
-      variant: "tfrs", "keras-rs", a value of `table_update`, or "gradient", which is "keras" without the update; the
-        last three with a 3 for the layer of Keras 3.
-      name: name of the optimizer.
-      rows: number of rows of each table.
-      dim: number of columns.
+    A variant is "tfrs", "keras-rs", a value of `table_update`, or "gradient", which is "keras" without the update; the
+    last three with a 3 for the layer of Keras 3.
     """
     if variant.endswith("3") or variant == "keras-rs":
         import keras
@@ -86,10 +82,7 @@ def layer_of(variant, name, rows, dim):
 
 
 def step_of(variant, name, rows, dim):
-    """Return a training step as a tf.function.
-
-    The loss is a sum of means of the activations, without a dense part, so that only the embedding is measured.
-    """
+    """Return a training step as a tf.function; the loss, a sum of means of the activations, has no dense part."""
     layer, optimizer = layer_of(variant, name, rows, dim)
 
     def step(ids):
