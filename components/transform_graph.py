@@ -135,22 +135,31 @@ def open_transform_graph(uri: str, outputs: Collection[str], names: Collection[s
         )
     needed = _needed_columns(uri, digest)
     columns = {column for name in wanted for column in needed[name]}
-    spec = {name: feature for name, feature in graph.raw_feature_spec().items() if name in columns}
+    raw = graph.raw_feature_spec()
+    spec = {name: feature for name, feature in raw.items() if name in columns}
+    unused = {name: raw[name] for name in set(raw).difference(*needed.values())}
     chosen = tuple(outputs if names is None else names)
-    return DenseInputs(names=chosen, spec=spec, transform=_Transform(graph.transform_features_layer()))
+    return DenseInputs(names=chosen, spec=spec, transform=_Transform(graph.transform_features_layer(), unused))
 
 
 class _Transform(tf.Module):
     """Calls TFT's layer without its Keras wrapper, which would be traced and converted at each call and export."""
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, unused: Spec) -> None:
         super().__init__()
-        self._compute = layer.call
+        # What no output needs; TFT would make twenty operations for each column in every graph.
+        dtypes = {name: kind.dtype for name, kind in unused.items() if isinstance(kind, tf.io.VarLenFeature)}
+
+        def compute(raw: Mapping[str, Values]) -> Mapping[str, Values]:
+            empty = {dtype: tf.sparse.from_dense(tf.zeros([1, 0], dtype)) for dtype in {*dtypes.values()}}
+            outputs: Mapping[str, Values] = layer.call({**{name: empty[dtypes[name]] for name in dtypes}, **raw})
+            return outputs
+
+        self._compute = compute
         self._loaded = tracked_by_transform_layer(layer)  # what a SavedModel must hold for the layer to run
 
     def __call__(self, raw: Mapping[str, Values]) -> Mapping[str, Values]:
-        outputs: Mapping[str, Values] = self._compute(dict(raw))
-        return outputs
+        return self._compute(raw)
 
 
 def _digest(uri: str) -> str:
