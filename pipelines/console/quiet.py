@@ -79,8 +79,8 @@ def load_tensorflow() -> None:
 
 # Imports large packages without repeated garbage collections over their objects, and without what no run uses.
 
-# TFX imports all its components, with Docker, Kubernetes and Keras Tuner; Beam imports its clients of Google Cloud.
-_RARELY_USED = ("tfx.components", "google.cloud.bigquery", "google.cloud.pubsub")
+# Beam imports its clients of Google Cloud. Not `tfx.components`: its `__init__` in TFX 1.21 repairs TFMA.
+_RARELY_USED = ("google.cloud.bigquery", "google.cloud.pubsub")
 
 
 @contextlib.contextmanager
