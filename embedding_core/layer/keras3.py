@@ -51,13 +51,17 @@ class _Keras3(Keras):
         return lambda: tf.convert_to_tensor(optimizer.learning_rate)  # of this step, also if it is a schedule
 
     def running_loss_scaler(self) -> LossScaler:
+        """Return the optimizer in whose `train_step` gradients are computed now if it scales the loss; else None."""
         for frame in frames():
             if frame.f_code is _STEP:
                 optimizer = frame.f_locals["self"].optimizer
-                return optimizer if isinstance(optimizer, self.loss_scaler) else None
+                scales = isinstance(optimizer, self.loss_scaler) or optimizer.loss_scale_factor is not None
+                return optimizer if scales else None
         return None
 
     def scale_of(self, scaler: LossScaler) -> Any:
+        if not isinstance(scaler, self.loss_scaler):
+            return scaler.loss_scale_factor
         return scaler.dynamic_scale if scaler.built else scaler.initial_scale
 
 
@@ -132,7 +136,10 @@ class TPUEmbedding(TableLayer, keras.layers.Layer):
     * Optimizers and initializers are those of Keras 3, and the table is a `keras.Variable` if `table_update` is
       "keras". The slots of Keras 3's optimizers are never those of a TPU's tables.
     * `weights` contains the tables and slots that the layer trains itself, and `trainable_variables` does not.
-    * With `LossScaleOptimizer`, only `fit` with Keras' own `train_step` knows the scale by itself.
+    * With `LossScaleOptimizer` or `loss_scale_factor`, only `fit` with Keras' own `train_step` knows the scale by
+      itself.
+    * Build a model before its checkpoint is restored: tables of "keras" that a subclassed model makes later, as its
+      first weights, keep their initial rows, as weights of Keras' own layers do.
     * FeatureConfig and TableConfig of keras-rs are accepted, and dense ids [B, n], whose rows are combined.
     * XLA does not compile models with this layer (`supports_jit` is False): it would not refuse ids outside a table.
     """

@@ -246,6 +246,10 @@ class TableLayer:
     def loss_scale_optimizer(self, optimizer: GivenOptimizer) -> None:
         self._state.loss_scale.name(optimizer)
 
+    def __dir__(self) -> list[str]:
+        """Leave out optimizers: Keras' files hold what `dir` names, once, and would hold the model's optimizer here."""
+        return [name for name in super().__dir__() if name not in ("keras_optimizer", "loss_scale_optimizer")]
+
     @property
     def keras_optimizer(self) -> GivenOptimizer:
         """The Keras optimizer whose learning rate and iterations the tables follow, or None.

@@ -294,6 +294,28 @@ def test_fit_takes_the_loss_scale_out():
     np.testing.assert_allclose(tables[1], tables[0], rtol=0.02, atol=1e-4)
 
 
+def test_fit_takes_a_fixed_loss_scale_out():
+    tables = []
+    for factor in (None, 1024.0):
+        layer = layer_of("engine", tpu.SGD(1.0))
+        model = functional(layer, keras.optimizers.SGD(0.1, loss_scale_factor=factor))
+        model.layers[-1].set_weights([np.ones((4, 1), np.float32), np.zeros(1, np.float32)])
+        model.fit(data(), verbose=0)
+        tables.append(layer.table_variables["t"].numpy())
+    np.testing.assert_allclose(tables[1], tables[0], rtol=1e-5)
+
+
+def test_keras_file_holds_an_optimizer_that_tables_follow(tmp_path):
+    optimizer = keras.optimizers.Adam(0.1)
+    model = functional(layer_of("engine", optimizer), optimizer)
+    model.fit(data(), verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras").optimizer
+    assert len(again.variables) == len(optimizer.variables)
+    for value, other in zip(again.variables, optimizer.variables, strict=True):
+        np.testing.assert_array_equal(value, other)
+
+
 def test_clipping_is_refused_for_tables_alone():
     with pytest.raises(ConfigError, match="clipnorm"):
         translate_keras_optimizer(keras.optimizers.SGD(0.1, clipnorm=1.0))
