@@ -170,6 +170,8 @@ class TPUEmbedding(TableLayer, keras.layers.Layer):
         before = state.symbolic
         state.symbolic = in_scratch_graph() or any(isinstance(value, keras.KerasTensor) for value in inputs)
         state.kinds_known = False  # Keras 3 replaces ragged ids, and in `fit` sparse ones, by dense placeholders
+        if in_scratch_graph():
+            args, kwargs = _with_integers(args, kwargs)
         try:
             if not self.built:  # by Keras, weights of which some are None would fail
                 features = args[0] if args else kwargs["features"]
@@ -207,6 +209,8 @@ class TPUEmbedding(TableLayer, keras.layers.Layer):
         except DataError as error:
             if exporting:
                 error.args = (f"{error} Without `input_signature`, `export` gives float32 to subclassed models.",)
+            elif any(tf.as_dtype(getattr(ids, "dtype", tf.int64)).is_floating for ids in tf.nest.flatten(features)):
+                error.args = (f"{error} `keras.Input`, also that of a Sequential, is float32: give it dtype='int64'.",)
             raise
 
     @property
@@ -243,6 +247,18 @@ def _once(create: Callable[[], None]) -> None:
         outside()
     else:
         context.merge_call(outside)
+
+
+def _with_integers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Cast placeholders of ids that are float32, by which `load_model` builds subclassed models; no ids are there."""
+
+    def cast(ids: Any) -> Any:
+        kinds = (tf.Tensor, tf.SparseTensor, tf.RaggedTensor)
+        return tf.cast(ids, tf.int64) if isinstance(ids, kinds) and ids.dtype.is_floating else ids
+
+    if args:
+        return (tf.nest.map_structure(cast, args[0]), *args[1:]), kwargs
+    return args, {**kwargs, "features": tf.nest.map_structure(cast, kwargs["features"])}
 
 
 def _shape_of(value: Any) -> tuple[int | None, ...] | None:

@@ -124,8 +124,8 @@ def functional(layer, optimizer):
 
 
 class Subclassed(keras.Model):
-    def __init__(self, layer):
-        super().__init__()
+    def __init__(self, layer, **arguments):
+        super().__init__(**arguments)
         self.layer = layer
         self.head = keras.layers.Dense(1)
 
@@ -347,3 +347,36 @@ def test_dense_ids_of_several_columns_are_combined():
     np.testing.assert_allclose(layer({"f": ids})["f"], [(table[1] + table[2]) / 2, table[3]], rtol=1e-6)
     weighted = layer({"f": ids}, weights={"f": weights})["f"]
     np.testing.assert_allclose(weighted, [(table[1] + 3 * table[2]) / 4, table[3]], rtol=1e-6)
+
+
+def test_model_without_an_integer_input_names_the_remedy():
+    feature = tpu.FeatureConfig(tpu.TableConfig(ROWS, 4, name="t"))
+    model = keras.Sequential([TPUEmbedding(feature, tpu.SGD(0.1)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(DataError, match=r"must be integers.* give it dtype='int64'"):
+        model.fit(np.arange(8), np.arange(8.0), verbose=0)
+
+
+@keras.saving.register_keras_serializable("test")
+class OfIds(Subclassed):
+    def __init__(self, update, **arguments):
+        table = tpu.TableConfig(ROWS, 4, name="t")
+        super().__init__(TPUEmbedding(tpu.FeatureConfig(table), tpu.SGD(1.0), table_update=update), **arguments)
+        self.update = update
+
+    def call(self, ids):
+        return self.head(self.layer(ids))
+
+    def get_config(self):
+        return {"update": self.update}
+
+
+@UPDATES
+def test_keras_file_of_a_subclassed_model_is_complete(update, tmp_path):
+    model, ids = OfIds(update), np.arange(8)
+    model.compile("adam", "mse")
+    model.fit(ids, np.ones(8), verbose=0)
+    model.save(tmp_path / "m.keras")
+    again = keras.models.load_model(tmp_path / "m.keras")
+    np.testing.assert_array_equal(again.predict(ids, verbose=0), model.predict(ids, verbose=0))
+    assert len(again.optimizer.variables) == len(model.optimizer.variables)
