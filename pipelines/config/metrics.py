@@ -21,6 +21,7 @@ from embedding_core.quality_rules import (
 from embedding_core.schema import ByName, Count, Listed, Mistakes, Rule, Text
 from embedding_core.tasks import Task, metric_name
 
+Baseline: TypeAlias = Literal["mean", "regression", "trees"]
 Metric: TypeAlias = Literal[
     "AUC",
     "AUCPrecisionRecall",
@@ -154,6 +155,8 @@ class Evaluation(RankingProtocol):
         negatives, the split may hold positives alone.
       baseline: model to compare with: "pushed", "served" or "trained" as in `warm_start`, or a URI; null compares with
         none. "latest" is the old name of "pushed".
+      baselines: what the report compares the model with: "mean" (of the label), "regression" (on the one-hot features)
+        and "trees", scikit-learn's gradient boosting on at most 50,000 rows, which takes longest.
       engine: program that computes the metrics: "vectorized" adds up batches of rows, "tfma" is TFX's Evaluator, which
         goes row by row on Beam. Both write the same files, with figures that differ by less than 1e-6.
     """
@@ -164,6 +167,7 @@ class Evaluation(RankingProtocol):
     slices: Listed[_Slice] = ()
     thresholds: ByName[Threshold] = Field(default_factory=dict)
     baseline: Text | None = None
+    baselines: Listed[Baseline] = ("mean", "regression")
     min_rows: Count = 100
     min_rows_per_class: Count = 10
     engine: Literal["vectorized", "tfma"] = "vectorized"

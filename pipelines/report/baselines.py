@@ -1,9 +1,10 @@
-"""Measures the two baselines that the model is compared with, in the same run and on the same rows.
+"""Measures the baselines that the model is compared with, in the same run and on the same rows.
 
 The first is the label's mean (for a multiclass label, the classes' shares of the rows). The second is a regression on
 the same features, one-hot encoded: logistic for classes, Poisson for a count, and ridge for any other number. The
-strength of its regularisation is chosen on a part of the train split. If the train split has positive rows only
-(negatives are drawn while training), no regression can be fitted: the baseline is then the candidate's popularity.
+strength of its regularisation is chosen on a part of the train split. The third, which the configuration must ask for,
+is scikit-learn's gradient boosting of trees. If the train split has positive rows only (negatives are drawn while
+training), none can be fitted: the baseline is then the candidate's popularity.
 
 The scores of the baselines are kept in a file: a training on the same rows does not measure them again.
 """
@@ -14,7 +15,7 @@ import copy
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,6 +23,7 @@ import numpy.typing as npt
 import scipy.sparse
 import sklearn
 import tensorflow as tf
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 from sklearn.metrics import log_loss, mean_absolute_error, mean_poisson_deviance, mean_squared_error, roc_auc_score
 from threadpoolctl import threadpool_limits
@@ -35,15 +37,21 @@ from embedding_core.training.drawn_candidates import candidate_counts
 from embedding_core.training.encoded_rows import rows_key
 from embedding_core.training.row_stream import batches_once
 from embedding_core.training.training_inputs import Batch, Inputs
+from pipelines.config.metrics import Baseline
 from pipelines.report.run_report import CLASS_METRICS, ERRORS, METRICS, THIS_MODEL
 
 _MAX_ROWS = 200_000  # of each split: more would not change a digit that is shown
 _BATCH = 4096
 _STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # values of C, scikit-learn's inverse regularisation (default 1)
 _ALPHAS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # values of alpha, for ridge and Poisson regression
+_MAX_TREE_ROWS = 50_000  # of the train split: trees take longest
+_OTHER_TOKENS = 254  # the code of all tokens after the most frequent ones: scikit-learn takes 255 categories
 _HELD_BACK = 5  # one in this many rows of the train split is held back to compare the strengths
 
+_TREES = "gradient-boosted trees"
+
 Floats: TypeAlias = npt.NDArray[np.float64]
+_Features: TypeAlias = Callable[[Inputs, Batch], Floats]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,7 +80,7 @@ class Score:
 class _Rows:
     """Rows of a split: with all labels as read, or with one label as `of` returns them."""
 
-    features: scipy.sparse.csr_matrix  # [rows, columns]
+    features: scipy.sparse.csr_matrix | Floats  # [rows, columns]
     label: Floats  # [rows, labels]; after `of`, [rows]
     weight: Floats  # [rows]
 
@@ -104,6 +112,7 @@ def compare_with_baselines(
     predictions: Predictions,
     candidate: str | None,
     counts: Mapping[str, npt.NDArray[np.int64]],
+    asked: Sequence[Baseline],
     kept: str,
     made_by: Json,
 ) -> Compared:
@@ -116,13 +125,14 @@ def compare_with_baselines(
       predictions: what the model predicts for the rows of the eval split.
       candidate: the feature whose popularity is the baseline if the train split has one class.
       counts: count of each token in the train split, by vocabulary.
+      asked: the baselines to measure.
       kept: file that keeps the scores of the baselines.
       made_by: JSON value that identifies the transform of `inputs`.
     """
     method = [file_digest(__file__), sklearn.__version__]
-    key = rows_key(inputs, [*train_files, *eval_files], made_by, candidate, method)
+    key = rows_key(inputs, [*train_files, *eval_files], made_by, candidate, method, list(asked))
     known = _kept_scores(kept, key)
-    baselines = _measured(inputs, train_files, eval_files, candidate, counts) if known is None else known
+    baselines = _measured(inputs, train_files, eval_files, candidate, counts, asked) if known is None else known
     if known is None:
         with whole_file(kept) as path, open(path, "w", encoding="utf-8") as file:
             json.dump({"key": key, "scores": [dataclasses.asdict(score) for score in baselines]}, file, indent=1)
@@ -163,6 +173,7 @@ def _measured(
     eval_files: Sequence[str],
     candidate: str | None,
     counts: Mapping[str, npt.NDArray[np.int64]],
+    asked: Sequence[Baseline],
 ) -> list[Score]:
     """Fit the baselines, and score them on the eval split; arguments as in `compare_with_baselines`."""
     train, held_out = _read(inputs, train_files), _read(inputs, eval_files)
@@ -171,7 +182,7 @@ def _measured(
     with threadpool_limits(1, user_api="blas"):
         for at, task in enumerate(inputs.tasks):
             compare = _compared_classes if task.is_binary or task.is_multiclass else _compared_errors
-            of_task = compare(task, train.of(at), held_out.of(at))
+            of_task = compare(task, asked, train.of(at), held_out.of(at))
             scores += [dataclasses.replace(score, label=_label_shown(inputs, at)) for score in of_task]
     at = retrieval_index(inputs.tasks)
     seen = None
@@ -181,20 +192,23 @@ def _measured(
         popularity = _popularity(inputs, eval_files, candidate, seen)
         score = _score(f"popularity of {candidate}", popularity, held_out.of(at), probability=False)
         scores.append(dataclasses.replace(score, label=_label_shown(inputs, at)))
-    return scores
+    return [*scores, *(_scores_of_trees(inputs, train_files, eval_files) if "trees" in asked else ())]
 
 
 def _has_both_classes(rows: _Rows) -> bool:
     return len(np.unique(rows.label)) > 1
 
 
-def _compared_classes(task: Task, train: _Rows, held_out: _Rows) -> list[Score]:
+def _compared_classes(task: Task, asked: Sequence[Baseline], train: _Rows, held_out: _Rows) -> list[Score]:
     """Score the label's mean (or the classes' shares of the rows), and a logistic regression."""
     score = _score_of_classes if task.is_multiclass else _score
-    scores = []
-    if _has_both_classes(train):
+    scores: list[Score] = []
+    if not _has_both_classes(train):
+        return scores
+    if "mean" in asked:
         prior, name = _shares(task, train, len(held_out.label)), "mean of the label"
         scores.append(score("shares of the classes" if task.is_multiclass else name, prior, held_out))
+    if "regression" in asked:
         model = _regression(train)
         predicted = _by_class(task, model, held_out)
         regression = score("logistic regression, one-hot", predicted, held_out)
@@ -210,7 +224,7 @@ def _shares(task: Task, train: _Rows, rows: int) -> Floats:
     return np.tile(counts / counts.sum(), (rows, 1))
 
 
-def _by_class(task: Task, model: LogisticRegression, rows: _Rows) -> Floats:
+def _by_class(task: Task, model: LogisticRegression | HistGradientBoostingClassifier, rows: _Rows) -> Floats:
     """Return the probability of label 1, or of each class, `[rows, classes]`; 0 for a class that no fitted row has."""
     predicted: Floats = model.predict_proba(rows.features)
     if not task.is_multiclass:
@@ -231,22 +245,23 @@ def _score_of_classes(scorer: str, predicted: Floats, rows: _Rows) -> Score:
     return Score(scorer=scorer, metrics=dict(zip(CLASS_METRICS, values, strict=True)))
 
 
-def _compared_errors(task: Task, train: _Rows, held_out: _Rows) -> list[Score]:
+def _compared_errors(task: Task, asked: Sequence[Baseline], train: _Rows, held_out: _Rows) -> list[Score]:
     """Score the label's mean and a regression, for a label that is a number."""
-    mean = np.full_like(held_out.label, np.average(train.label, weights=train.weight))
-    name = "Poisson regression" if task.kind == "count" else "ridge regression"
-    model, strength = _number_regression(task, train)
-    return [
-        _errors("mean of the label", mean, held_out),
-        dataclasses.replace(
-            _errors(f"{name}, one-hot", model.predict(held_out.features), held_out),
-            note=(
-                f"The regression has scikit-learn's alpha = {strength:g}, chosen among {_ALPHAS[0]:g} to "
-                f"{_ALPHAS[-1]:g} by the error on one in {_HELD_BACK} rows of the train split, and is then fitted on "
-                "all of them."
-            ),
-        ),
-    ]
+    scores = []
+    if "mean" in asked:
+        mean = np.full_like(held_out.label, np.average(train.label, weights=train.weight))
+        scores.append(_errors("mean of the label", mean, held_out))
+    if "regression" in asked:
+        name = "Poisson regression" if task.kind == "count" else "ridge regression"
+        model, strength = _number_regression(task, train)
+        note = (
+            f"The regression has scikit-learn's alpha = {strength:g}, chosen among {_ALPHAS[0]:g} to "
+            f"{_ALPHAS[-1]:g} by the error on one in {_HELD_BACK} rows of the train split, and is then fitted on "
+            "all of them."
+        )
+        error = _errors(f"{name}, one-hot", model.predict(held_out.features), held_out)
+        scores.append(dataclasses.replace(error, note=note))
+    return scores
 
 
 def _number_regression(task: Task, train: _Rows) -> tuple[Ridge | PoissonRegressor, float]:
@@ -280,23 +295,24 @@ def _held_back(train: _Rows) -> npt.NDArray[np.bool_]:
     return drawn
 
 
-def _batches(inputs: Inputs, files: Sequence[str]) -> Iterator[Batch]:
+def _batches(inputs: Inputs, files: Sequence[str], most: int = _MAX_ROWS) -> Iterator[Batch]:
     read = 0
     for _, serialized in batches_once(list(files), _BATCH):
         yield inputs.parse(serialized)
         read += int(tf.size(serialized))
-        if read >= _MAX_ROWS:
+        if read >= most:
             return
 
 
-def _read(inputs: Inputs, files: Sequence[str]) -> _Rows:
+def _read(inputs: Inputs, files: Sequence[str], features_of: _Features | None = None, most: int = _MAX_ROWS) -> _Rows:
+    """Read rows with one-hot features, or those of a function."""
     features, labels, weights = [], [], []
-    for batch in _batches(inputs, files):
-        features.append(_one_hot(inputs, batch))
+    for batch in _batches(inputs, files, most):
+        features.append((features_of or _one_hot)(inputs, batch))
         labels.append(batch["label"].numpy())
         weights.append(batch["weight"].numpy()[:, 0])
     return _Rows(
-        features=scipy.sparse.vstack(features, format="csr"),
+        features=np.concatenate(features) if features_of else scipy.sparse.vstack(features, format="csr"),
         label=np.concatenate(labels).astype(np.float64),
         weight=np.concatenate(weights).astype(np.float64),
     )
@@ -312,6 +328,42 @@ def _one_hot(inputs: Inputs, batch: Batch) -> scipy.sparse.csr_matrix:
         blocks.append(scipy.sparse.csr_matrix((np.ones(len(values)), values, splits), shape=shape))
     blocks += [scipy.sparse.csr_matrix(batch["dense"][name].numpy()) for name in inputs.dense]
     return scipy.sparse.hstack(blocks, format="csr")
+
+
+def _codes(inputs: Inputs, batch: Batch) -> Floats:
+    """Return [B, features + dense]: the first id of each feature, or `_OTHER_TOKENS`, or NaN; then the dense values."""
+    columns = []
+    for feature in inputs.config.features:  # the ids of a vocabulary are in the order of its counts
+        first = batch["ids"][feature.name].to_tensor(-1, shape=[None, 1]).numpy()[:, 0]
+        columns.append(np.where(first < 0, np.nan, np.minimum(first, _OTHER_TOKENS)))
+    columns += [batch["dense"][name].numpy()[:, 0] for name in inputs.dense]
+    codes: Floats = np.stack(columns, axis=1).astype(np.float64)
+    return codes
+
+
+def _scores_of_trees(inputs: Inputs, train_files: Sequence[str], eval_files: Sequence[str]) -> Iterator[Score]:
+    """Fit trees for each label with scikit-learn's defaults, without early stopping, and score them."""
+    train = _read(inputs, train_files, _codes, _MAX_TREE_ROWS)
+    held_out = _read(inputs, eval_files, _codes)
+    settings = {"categorical_features": range(len(inputs.config.features)), "early_stopping": False, "random_state": 0}
+    note = (
+        f"The trees are scikit-learn's HistGradientBoosting on {len(train.label):,} rows of the train split, and tell "
+        f"the {_OTHER_TOKENS} most frequent tokens of a column apart."
+    )
+    for at, task in enumerate(inputs.tasks):
+        fit_on, judge, label = train.of(at), held_out.of(at), _label_shown(inputs, at)
+        if not _has_both_classes(fit_on):
+            continue
+        if task.is_binary or task.is_multiclass:
+            model = HistGradientBoostingClassifier(**settings)
+            predicted = _by_class(task, model.fit(fit_on.features, fit_on.label, fit_on.weight), judge)
+            score = (_score_of_classes if task.is_multiclass else _score)(_TREES, predicted, judge)
+        else:
+            loss = "poisson" if task.kind == "count" else "squared_error"
+            model = HistGradientBoostingRegressor(loss=loss, **settings)
+            predicted = model.fit(fit_on.features, fit_on.label, fit_on.weight).predict(judge.features)
+            score = _errors(_TREES, predicted, judge)
+        yield dataclasses.replace(score, label=label, note=note)
 
 
 def _regression(train: _Rows) -> LogisticRegression:

@@ -87,7 +87,7 @@ def collect_report(
     run = RunDescription.load(by_type["ModelRun"].uri)
     history = read_json(os.path.join(by_type["ModelRun"].uri, "history.json"))
     eval_files = split_files(by_type["Examples"], "eval")
-    compared = known_quality(reports, runs, result.version)
+    compared = known_quality(config, reports, runs, result.version)
     if compared is None:
         predictions = _predictions(output_of(store, runs, "QualityGate", "ModelBlessing"))
         compared = _compared(config, _measured(config, by_type, run, predictions, vocabularies), history)
@@ -158,6 +158,7 @@ def _measured(
         predictions=predictions,
         candidate=_candidate(config.training),
         counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
+        asked=config.evaluation.baselines,
         kept=os.path.join(config.work_dir, _BASELINES),
         made_by=folder_digests(graph),
     )
@@ -176,12 +177,14 @@ def _compared(config: PipelineConfig, measured: Compared, history: Figures) -> d
     }
 
 
-def known_quality(reports: str, runs: Sequence[NodeRun], version: str) -> dict[str, Any] | None:
+def known_quality(config: PipelineConfig, reports: str, runs: Sequence[NodeRun], version: str) -> dict[str, Any] | None:
     """Return the scores of model and baselines from the report of a version if all nodes were cached; else None."""
     if not version or any(run.state != "cached" for run in runs):
         return None
     try:
         known = read_json(os.path.join(reports, version, "report.json"))
+        if known["configuration"]["evaluation"]["baselines"] != list(config.evaluation.baselines):
+            return None
         note = known["quality_note"].replace(_MADE_IN_THIS_RUN, f"made in the run of version {version}")
         warnings = known.get("quality_warnings", ())
         same = {key: known[key] for key in ("metric_names", "quality", "eval_rows")}

@@ -1,12 +1,14 @@
 """Tests that the baseline regression's regularization is chosen on the train split, and is the same every time."""
 
 import dataclasses
+import pathlib
 
 import numpy as np
 import pytest
 import scipy.sparse
 import sklearn.metrics
 import tensorflow as tf
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import LogisticRegression
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
@@ -115,6 +117,7 @@ def of_items(tmp_path):
         ),
         "candidate": "item",
         "counts": {"items": np.array([1 + 27, 2])},
+        "asked": ("mean", "regression"),
         "kept": str(tmp_path / "baselines.json"),
         "made_by": {},
     }
@@ -139,3 +142,54 @@ def test_baselines_of_the_same_rows_are_not_measured_again(of_items, monkeypatch
     monkeypatch.setattr(baselines, "_measured", measured)
     for changed in ({"made_by": {"graph": "other"}}, {"train_files": of_items["eval_files"]}):
         assert not baselines.compare_with_baselines(**{**of_items, **changed}).is_kept
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "regression", "count"])
+def test_trees_are_those_of_scikit_learn(tmp_path, monkeypatch, kind):
+    """Rows with a token, or none, of a vocabulary that is longer than the categories of scikit-learn."""
+    monkeypatch.setattr(baselines, "_OTHER_TOKENS", 3)
+    (tmp_path / "items.txt").write_text("a\nb\nc\nd\ne\nf\n")
+    table = TableConfig(name="items", vocabulary_size=7, dim=2, vocabulary="items", oov_rows=1)
+    inputs = Inputs(
+        config=EmbeddingConfig(
+            tables=[table], features=[FeatureConfig(name="item", table="items", column=ColumnConfig(name="item"))]
+        ),
+        vocabularies={"items": str(tmp_path / "items.txt")},
+        raw_spec={"label": tf.io.FixedLenFeature([], tf.int64)},
+        tasks=(Task(kind=kind, key="label", **({"classes": ("x", "y")} if kind == "multiclass" else {})),),
+    )
+    random = np.random.default_rng(0)
+    splits = []
+    for name in ("train", "eval"):
+        tokens = random.integers(8, size=400)
+        labels = (random.random(400) < tokens / 8).astype(int)
+        files = write(
+            tmp_path / name, [(b"abcdefz"[at : at + 1], label) for at, label in zip(tokens, labels, strict=True)]
+        )
+        codes = np.where(tokens == 7, np.nan, np.minimum(tokens, 3)).astype(float)[:, None]
+        splits.append((files, codes, labels))
+    (train_files, train, label), (eval_files, held_out, judged) = splits
+    (found,) = baselines._scores_of_trees(inputs, train_files, eval_files)
+    settings = {"categorical_features": [0], "early_stopping": False, "random_state": 0}
+    if kind in ("binary", "multiclass"):
+        predicted = HistGradientBoostingClassifier(**settings).fit(train, label).predict_proba(held_out)
+        name = "log loss" if kind == "binary" else "cross-entropy"
+        assert found.metrics[name] == pytest.approx(sklearn.metrics.log_loss(judged, predicted))
+    else:
+        loss = "poisson" if kind == "count" else "squared_error"
+        predicted = HistGradientBoostingRegressor(loss=loss, **settings).fit(train, label).predict(held_out)
+        assert found.metrics["RMSE"] == pytest.approx(sklearn.metrics.root_mean_squared_error(judged, predicted))
+
+
+def test_only_the_baselines_that_are_asked_for(of_items):
+    scorers = {}
+    for asked in (["mean"], ["mean", "trees"]):
+        files = write(pathlib.Path(of_items["kept"]).with_name("two"), [(b"a", 1), (b"b", 0)] * 30)
+        given = {**of_items, "train_files": files, "candidate": None, "asked": asked}
+        compared = baselines.compare_with_baselines(**given)
+        scorers[len(asked)] = [score.scorer for score in compared.scores]
+        assert not compared.is_kept
+    assert scorers == {
+        1: [baselines.THIS_MODEL, "mean of the label"],
+        2: [baselines.THIS_MODEL, "mean of the label", baselines._TREES],
+    }
