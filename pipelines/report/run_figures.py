@@ -87,7 +87,7 @@ def collect_report(
     run = RunDescription.load(by_type["ModelRun"].uri)
     history = read_json(os.path.join(by_type["ModelRun"].uri, "history.json"))
     eval_files = split_files(by_type["Examples"], "eval")
-    compared = known_quality(config, reports, runs, result.version)
+    compared = known_quality(reports, runs, result.version, config.evaluation.baselines)
     if compared is None:
         predictions = _predictions(output_of(store, runs, "QualityGate", "ModelBlessing"))
         compared = _compared(config, _measured(config, by_type, run, predictions, vocabularies), history)
@@ -177,13 +177,16 @@ def _compared(config: PipelineConfig, measured: Compared, history: Figures) -> d
     }
 
 
-def known_quality(config: PipelineConfig, reports: str, runs: Sequence[NodeRun], version: str) -> dict[str, Any] | None:
-    """Return the scores of model and baselines from the report of a version if all nodes were cached; else None."""
+def known_quality(reports: str, runs: Sequence[NodeRun], version: str, asked: Sequence[str]) -> dict[str, Any] | None:
+    """Return the scores of model and baselines from the report of a version if all nodes were cached; else None.
+
+    A report with other baselines than those that are asked for is not used.
+    """
     if not version or any(run.state != "cached" for run in runs):
         return None
     try:
         known = read_json(os.path.join(reports, version, "report.json"))
-        if known["configuration"]["evaluation"]["baselines"] != list(config.evaluation.baselines):
+        if known["configuration"]["evaluation"]["baselines"] != list(asked):
             return None
         note = known["quality_note"].replace(_MADE_IN_THIS_RUN, f"made in the run of version {version}")
         warnings = known.get("quality_warnings", ())

@@ -401,14 +401,21 @@ def test_cached_run_shows_the_baselines_of_its_versions_report(tmp_path):
     from pipelines.report.run_report import NodeRun
 
     cached = [NodeRun(node=name, index=1, count=2, state="cached") for name in ("ExampleGen", "EmbeddingPusher")]
-    report = changed(quality_note="The baselines were made in this run, from the same features.")
+    report = changed(
+        quality_note="The baselines were made in this run, from the same features.",
+        configuration={"evaluation": {"baselines": ["mean"]}},
+    )
     save_report(report, str(tmp_path / "7"))
-    known = known_quality(str(tmp_path), cached, "7")
+    known = known_quality(str(tmp_path), cached, "7", ["mean"])
     assert known["quality"] == json.loads(json.dumps(REPORT.quality))
     assert known["eval_rows"] == REPORT.eval_rows
     assert known["quality_note"] == "The baselines were made in the run of version 7, from the same features."
-    assert known_quality(str(tmp_path), [cached[0], dataclasses.replace(cached[1], state="executed")], "7") is None
-    assert known_quality(str(tmp_path), cached, "8") is None
-    assert known_quality(str(tmp_path), cached, "") is None
+    assert (
+        known_quality(str(tmp_path), [cached[0], dataclasses.replace(cached[1], state="executed")], "7", ["mean"])
+        is None
+    )
+    assert known_quality(str(tmp_path), cached, "7", ["mean", "trees"]) is None
+    assert known_quality(str(tmp_path), cached, "8", ["mean"]) is None
+    assert known_quality(str(tmp_path), cached, "", ["mean"]) is None
     (tmp_path / "7" / "report.json").write_text("{")
-    assert known_quality(str(tmp_path), cached, "7") is None
+    assert known_quality(str(tmp_path), cached, "7", ["mean"]) is None
