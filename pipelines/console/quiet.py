@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import importlib.util
 import logging
 import os
 import re
@@ -17,7 +16,6 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from typing import Any
 
 import absl.logging
 
@@ -77,10 +75,7 @@ def load_tensorflow() -> None:
             sys.stderr.write(b"".join(kept).decode(errors="replace"))
 
 
-# Imports large packages without repeated garbage collections over their objects, and without what no run uses.
-
-# Beam imports its clients of Google Cloud. Not `tfx.components`: its `__init__` in TFX 1.21 repairs TFMA.
-_RARELY_USED = ("google.cloud.bigquery", "google.cloud.pubsub")
+# Imports large packages without repeated garbage collections over their objects.
 
 
 @contextlib.contextmanager
@@ -88,10 +83,8 @@ def collector_paused() -> Iterator[None]:
     """Pause the garbage collector; when it resumes, it ignores all objects that exist by then.
 
     Modules live as long as the process. Without the pause, the collector takes a third of the time in which TensorFlow
-    and TFX load, and each later full collection walks their objects again. Packages that are rarely used load later.
+    and TFX load, and each later full collection walks their objects again.
     """
-    for name in _RARELY_USED:
-        _load_when_used(name)
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -100,24 +93,3 @@ def collector_paused() -> Iterator[None]:
         gc.freeze()
         if was_enabled:
             gc.enable()
-
-
-def _load_when_used(name: str) -> None:
-    """Let a package execute its `__init__` when a name of it is first used; its submodules do not wait for that."""
-    parent, _, child = name.rpartition(".")
-    try:
-        spec = importlib.util.find_spec(name)
-    except ModuleNotFoundError:  # its parent is not installed
-        return
-    if name in sys.modules or spec is None or spec.loader is None:
-        return
-    package, loader = importlib.util.module_from_spec(spec), spec.loader
-
-    def load(attribute: str) -> Any:
-        del vars(package)["__getattr__"]
-        loader.exec_module(package)
-        return getattr(package, attribute)
-
-    vars(package)["__getattr__"] = load
-    sys.modules[name] = package
-    setattr(sys.modules[parent], child, package)

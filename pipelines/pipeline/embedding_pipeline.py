@@ -32,9 +32,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfx import types
-from tfx.components.evaluator.component import Evaluator as TfmaEvaluator
-from tfx.components.example_validator.component import ExampleValidator
-from tfx.components.schema_gen.component import SchemaGen
+from tfx.components import Evaluator as TfmaEvaluator
+from tfx.components import ExampleValidator, SchemaGen
 from tfx.dsl.components.base.base_node import BaseNode
 from tfx.dsl.components.common.importer import Importer
 from tfx.orchestration.pipeline import Pipeline

@@ -36,17 +36,3 @@ def test_lines_that_are_no_start_up_lines_are_kept(tmp_path):
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from pipelines.console.quiet import *; load_tensorflow()"
     )
     assert _run(code)[1] == "E real trouble\n"
-
-
-def test_rarely_used_packages_load_when_a_name_is_used(tmp_path):
-    folder = tmp_path / "upper" / "rare"
-    folder.mkdir(parents=True)
-    (folder / "__init__.py").write_text("print('loads'); NAME = 'used'")
-    (folder / "part.py").write_text("PART = 'part'")
-    code = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from pipelines.console import quiet;"
-        "quiet._RARELY_USED = ('absent.package', 'upper.rare')\n"
-        "with quiet.collector_paused(): from upper.rare.part import PART\n"
-        "print(PART); from upper import rare; print(rare.NAME, hasattr(rare, 'missing'))"
-    )
-    assert _run(code) == ("part\nloads\nused False\n", "")
