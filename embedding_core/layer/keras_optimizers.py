@@ -54,7 +54,6 @@ class _TfKeras(Keras):
 
 
 TF_KERAS = _TfKeras()
-table_optimizer = TF_KERAS.table_optimizer
 
 
 def refuse_keras_3(layer: str, inputs: Sequence[Any]) -> None:

@@ -170,6 +170,7 @@ class JobData:
 
     def _encode(self, folder: RowsFolder, check: Callable[[], None]) -> None:
         """Encode the splits that no previous training encoded, except the train split if it is read only once."""
+        parse: Callable[[tf.Tensor], Batch] | None = None
         for split in self._files:
             if split == "train" and self.steps <= self.steps_per_epoch:
                 continue
@@ -179,7 +180,7 @@ class JobData:
                 remove_folder(below)
                 os.mkdir(below)
                 with data_errors():
-                    parse = self._job.inputs.parse  # traced once for all splits
+                    parse = parse or self._parser().traced()  # one trace for all splits
                     files = encode_files(self._files[split], below, parse, self._format, keep=keep, check=check)
                 if folder.is_kept:
                     seal_split(below)

@@ -6,7 +6,7 @@ import tf_keras
 
 from embedding_core.errors import ConfigError
 from embedding_core.layer import translate_keras_optimizer
-from embedding_core.layer.keras_optimizers import table_optimizer
+from embedding_core.layer.keras_optimizers import TF_KERAS
 
 tpu = tf.tpu.experimental.embedding
 legacy, new = tf_keras.optimizers.legacy, tf_keras.optimizers
@@ -40,24 +40,24 @@ def test_other_classes_are_refused_by_name(generation):
 
 def test_loss_scale_optimizer_is_no_table_optimizer():
     with pytest.raises(ConfigError, match="inner_optimizer"):
-        table_optimizer(tf_keras.mixed_precision.LossScaleOptimizer(new.SGD()))
+        TF_KERAS.table_optimizer(tf_keras.mixed_precision.LossScaleOptimizer(new.SGD()))
 
 
 def test_strings_are_the_tpus_with_its_defaults():
-    assert isinstance(table_optimizer("adagrad"), tpu.Adagrad)
-    assert table_optimizer("adagrad").learning_rate == 0.001
+    assert isinstance(TF_KERAS.table_optimizer("adagrad"), tpu.Adagrad)
+    assert TF_KERAS.table_optimizer("adagrad").learning_rate == 0.001
     with pytest.raises(ConfigError, match="Unknown optimizer name 'rmsprop'"):
-        table_optimizer("rmsprop")
+        TF_KERAS.table_optimizer("rmsprop")
 
 
 def test_the_tpus_own_classes_stay_as_they_are():
     for own in (tpu.SGD(), tpu.Adagrad(), tpu.AdagradMomentum(), tpu.Adam(), tpu.FTRL(), None):
-        assert table_optimizer(own) is own
+        assert TF_KERAS.table_optimizer(own) is own
     with pytest.raises(ConfigError, match="Unknown optimizer type"):
-        table_optimizer(3)
+        TF_KERAS.table_optimizer(3)
 
 
 def test_keras_3_is_refused():
     keras = pytest.importorskip("keras", minversion="3")
     with pytest.raises(ConfigError, match="of Keras 3"):
-        table_optimizer(keras.optimizers.SGD())
+        TF_KERAS.table_optimizer(keras.optimizers.SGD())
