@@ -47,7 +47,9 @@ def run_fn(fn_args: FnArgs) -> None:
     job = opened.job
     resume = _resume_folder(fn_args, opened)
     rows = _rows_folder(fn_args, opened.settings, job)
-    result = train(job, fn_args.model_run_dir, resume_folder=resume, rows=rows, progress=_Progress())
+    result = train(
+        job, fn_args.model_run_dir, resume_folder=resume, rows=rows, progress=_Progress(), encoding=_show_encoding
+    )
     write_outputs(fn_args, opened, result)
     if resume is not None:
         fileio.rmtree(resume)
@@ -121,6 +123,10 @@ class _Progress:
         if self._start is None:
             self._start = done
         progress.report("EmbeddingTrainer", done, total, unit="steps", detail=detail, start=self._start)
+
+
+def _show_encoding(split: str, rows: int, done: int) -> None:
+    progress.report(f"encode {split}", done, rows)
 
 
 def _job(

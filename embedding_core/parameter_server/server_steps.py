@@ -18,7 +18,7 @@ from embedding_core.record_files import record_compression
 from embedding_core.tracing import as_written, without_internals
 from embedding_core.training.device_choice import Batches, Placement
 from embedding_core.training.encoded_rows import RowsFolder
-from embedding_core.training.job import JobData, Sampler, TrainingJob, read_batches
+from embedding_core.training.job import Encoding, JobData, Sampler, TrainingJob, read_batches
 from embedding_core.training.row_stream import (
     HostRows,
     Keep,
@@ -316,12 +316,12 @@ class ServerData(JobData):
         job: TrainingJob,
         placement: Placement,
         folder: RowsFolder | None = None,
-        check: Callable[[], None] = lambda: None,
+        encoding: Encoding = lambda split, rows, done: None,
     ) -> None:
         """Let the workers count the rows; arguments and errors are those of `JobData`, and rows are not encoded."""
         refuse_bound_transform(job.inputs, "every worker")
         self._plans: dict[str, BlockPlan] = {}
-        super().__init__(job, placement, None, check)
+        super().__init__(job, placement, None, encoding)
 
     def _plan(self, split: str) -> BlockPlan:
         if split not in self._plans:

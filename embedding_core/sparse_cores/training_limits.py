@@ -156,7 +156,7 @@ def _job_data(
     """Make the batches of all hosts; `evaluates` as in `_Hosts`."""
     placement = _Hosts("cpu", tf.distribute.get_strategy())
     placement.number, placement.evaluates = topology.hosts, evaluates
-    return JobData(job, placement, folder, check)
+    return JobData(job, placement, folder, lambda split, rows, done: check())
 
 
 def evaluated_batches(job: TrainingJob, topology: Topology, size: int) -> Iterator[BatchIds]:

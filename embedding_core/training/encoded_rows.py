@@ -118,7 +118,7 @@ def encode_files(
     form: RowFormat,
     *,
     keep: Keep | None = None,
-    check: Callable[[], None] = lambda: None,
+    done: Callable[[int], None] = lambda rows: None,
 ) -> list[str]:
     """Encode the kept rows of TFRecord files of tf.Examples.
 
@@ -128,7 +128,7 @@ def encode_files(
       parse: graph function that parses the rows.
       form: encodes the parsed rows.
       keep: filter of serialized rows; None for all.
-      check: called for each batch; it may raise an error to stop the encoding.
+      done: called for each batch with the number of rows that are encoded; it may raise an error to stop the encoding.
 
     Returns:
       Paths of the encoded files, in the order of the sorted names of `files`.
@@ -141,10 +141,13 @@ def encode_files(
 
     with contextlib.ExitStack() as stack:
         writers = [stack.enter_context(tf.io.TFRecordWriter(path)) for path in encoded]
+        rows = 0
         for number, batch in _ahead(parsed, batches_by_file(sorted(files), _BATCH, keep)):
-            check()
+            done(rows)
             for record in form.encode(batch):
                 writers[number].write(record)
+                rows += 1
+        done(rows)
     return encoded
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 import os
@@ -49,6 +50,8 @@ from embedding_core.training.training_inputs import Batch, Inputs, RowParser, da
 from embedding_core.training_config import DenseStart, Softmax, TrainingConfig
 
 Sampler: TypeAlias = Callable[[tf.Tensor, Batch], Batch]
+Encoding: TypeAlias = Callable[[str, int, int], None]
+"""Called with the name of a split, its number of rows and how many of them are encoded."""
 _ROWS_AT_ONCE = 4096
 
 
@@ -118,7 +121,7 @@ class JobData:
         job: TrainingJob,
         placement: Placement,
         folder: RowsFolder | None = None,
-        check: Callable[[], None] = lambda: None,
+        encoding: Encoding = lambda split, rows, done: None,
     ) -> None:
         """Count the rows, load the vocabularies, and encode the splits that are read several times.
 
@@ -127,7 +130,7 @@ class JobData:
           placement: the devices that it trains on.
           folder: folder for encoded rows; it must exist as long as this object. With None, on a TPU, and if hosts read
             files of their own, every pass parses the rows again.
-          check: called while rows are encoded; it may raise an error to stop the encoding.
+          encoding: called while rows are encoded; it may raise an error to stop.
 
         Raises:
           DataError: a split is empty or cannot be read, or has too few files for the hosts.
@@ -154,7 +157,7 @@ class JobData:
         self._format = RowFormat(job.inputs)
         self._encoded = set[str]()
         if folder is not None and self.hosts_apart == 1 and not placement.on_tpu:
-            self._encode(folder, check)
+            self._encode(folder, encoding)
         self._sampler = self._make_sampler()
         self._eval = self._once("eval")
         self._validation = self._once("validation") if self.validation_rows else None
@@ -168,24 +171,26 @@ class JobData:
         self._splits["validation"] = self._files_by_host("validation") if is_split else [HostRows(files, rows)]
         return rows
 
-    def _encode(self, folder: RowsFolder, check: Callable[[], None]) -> None:
+    def _encode(self, folder: RowsFolder, encoding: Encoding) -> None:
         """Encode the splits that no previous training encoded, except the train split if it is read only once."""
         parse: Callable[[tf.Tensor], Batch] | None = None
         for split in self._files:
             if split == "train" and self.steps <= self.steps_per_epoch:
                 continue
             below, keep = os.path.join(folder.path, split), self._keep.pop(split, None)
+            rows = sum(host.rows for host in self._splits[split])
             files = whole_split(below) if folder.is_kept else None
             if files is None:
                 remove_folder(below)
                 os.mkdir(below)
+                done = functools.partial(encoding, split, rows)
                 with data_errors():
                     parse = parse or self._parser().traced()  # one trace for all splits
-                    files = encode_files(self._files[split], below, parse, self._format, keep=keep, check=check)
+                    files = encode_files(self._files[split], below, parse, self._format, keep=keep, done=done)
                 if folder.is_kept:
                     seal_split(below)
             self._files[split] = files
-            self._splits[split] = [HostRows(tuple(files), sum(host.rows for host in self._splits[split]))]
+            self._splits[split] = [HostRows(tuple(files), rows)]
             self._encoded.add(split)
 
     def _make_sampler(self) -> Sampler | None:

@@ -22,7 +22,7 @@ from embedding_core.training.dense_start import dense_inputs, start_dense
 from embedding_core.training.device_choice import Placement, choose_placement
 from embedding_core.training.encoded_rows import rows_folder
 from embedding_core.training.finished_run import HISTORY, RunState, restore_weights
-from embedding_core.training.job import JobData, TrainingJob
+from embedding_core.training.job import Encoding, JobData, TrainingJob
 from embedding_core.training.loop import WARM_START, History, Loop, Progress, Summaries, end_if, noticed_preemption
 from embedding_core.training.step import Trainable, new_trainable
 
@@ -140,6 +140,7 @@ def train(
     resume_folder: str | None = None,
     rows: str | None = None,
     progress: Progress | None = None,
+    encoding: Encoding = lambda split, rows, done: None,
 ) -> TrainingResult:
     """Train a model.
 
@@ -154,6 +155,7 @@ def train(
         removed at the end.
       rows: folder that keeps encoded rows for later trainings of the same `kept_rows.rows_key`; None keeps none.
       progress: called at least every 100 steps with the steps done, the total steps, and the state in words.
+      encoding: called while rows are encoded.
 
     Returns:
       The trained model.
@@ -165,6 +167,11 @@ def train(
       PreemptionError: SIGTERM came; the state is saved, and the same call continues from it.
       ConfigError: the device is not available.
     """
+
+    def check(split: str, rows: int, done: int) -> None:
+        end_if(preempted)
+        encoding(split, rows, done)
+
     placement = choose_placement(job.training)
     kept = resume_folder or os.path.join(folder, "resume")
     data_class, trainable_class = placement.loop_classes or (JobData, Trainable)
@@ -173,7 +180,7 @@ def train(
         noticed_preemption() as preempted,
         rows_folder(rows if placement.in_process else None) as encoded,
     ):
-        data = data_class(job, placement, encoded, lambda: end_if(preempted))
+        data = data_class(job, placement, encoded, check)
         trainable = _make_trainable(job, data, placement, trainable_class)
         tf.io.gfile.makedirs(folder)
         state = RunState(trainable, kept, job.training.nonfinite_rows)

@@ -28,6 +28,7 @@ from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 from sklearn.metrics import log_loss, mean_absolute_error, mean_poisson_deviance, mean_squared_error, roc_auc_score
 from threadpoolctl import threadpool_limits
 
+from components import progress
 from components.evaluator.own_metrics import are_most_probable, class_log_losses
 from embedding_core.evaluation import Predictions
 from embedding_core.schema import Json
@@ -49,6 +50,7 @@ _OTHER_TOKENS = 254  # the code of all tokens after the most frequent ones: scik
 _HELD_BACK = 5  # one in this many rows of the train split is held back to compare the strengths
 
 _TREES = "gradient-boosted trees"
+_PROGRESS = "baselines"
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 _Features: TypeAlias = Callable[[Inputs, Batch], Floats]
@@ -176,6 +178,7 @@ def _measured(
     asked: Sequence[Baseline],
 ) -> list[Score]:
     """Fit the baselines, and score them on the eval split; arguments as in `compare_with_baselines`."""
+    progress.begin(_PROGRESS, None)
     train, held_out = _read(inputs, train_files), _read(inputs, eval_files)
     scores = []
     # The solver multiplies many short vectors: BLAS threads wait for each other 20 times as long as they compute.
@@ -300,6 +303,7 @@ def _batches(inputs: Inputs, files: Sequence[str], most: int = _MAX_ROWS) -> Ite
     for _, serialized in batches_once(list(files), _BATCH):
         yield inputs.parse(serialized)
         read += int(tf.size(serialized))
+        progress.advance(_PROGRESS, int(tf.size(serialized)))
         if read >= most:
             return
 
@@ -345,6 +349,7 @@ def _scores_of_trees(inputs: Inputs, train_files: Sequence[str], eval_files: Seq
     """Fit trees for each label with scikit-learn's defaults, without early stopping, and score them."""
     train = _read(inputs, train_files, _codes, _MAX_TREE_ROWS)
     held_out = _read(inputs, eval_files, _codes)
+    progress.advance(_PROGRESS, 0, "fitting trees")
     settings = {"categorical_features": range(len(inputs.config.features)), "early_stopping": False, "random_state": 0}
     note = (
         f"The trees are scikit-learn's HistGradientBoosting on {len(train.label):,} rows of the train split, and tell "
@@ -392,6 +397,7 @@ def _of_best_strength(train: _Rows) -> LogisticRegression:
         return best
     least = math.inf
     for strength in _STRENGTHS:
+        progress.advance(_PROGRESS, 0, f"fitting the regression with C = {strength:g}")
         model.set_params(C=strength).fit(fit_on.features, fit_on.label, sample_weight=fit_on.weight)
         predicted = model.predict_proba(judge.features)
         loss = float(log_loss(judge.label, predicted, sample_weight=judge.weight, labels=model.classes_))

@@ -64,6 +64,16 @@ def test_rows_that_are_read_once_are_not_encoded(tmp_path):
     assert data.rows == 115
 
 
+def test_progress_of_the_encoding_counts_the_rows_of_each_split(tmp_path):
+    job = job_of_lists(tmp_path, epochs=2, early_stopping=STOPPING)
+    (tmp_path / "encoded").mkdir()
+    said, folder = [], RowsFolder(str(tmp_path / "encoded"), False)
+    data = JobData(job, choose_placement(job.training), folder, lambda *state: said.append(state))
+    sizes = {"train": data.rows, "eval": data.eval_rows, "validation": data.validation_rows}
+    assert said[0] == ("train", data.rows, 0)
+    assert {split: (rows, done) for split, rows, done in said} == {split: (rows, rows) for split, rows in sizes.items()}
+
+
 def test_split_of_empty_rows_is_encoded(tmp_path):
     bare = write_rows(tmp_path / "bare.gz", [{"number": 0.5, "label": number % 2} for number in range(9)], "GZIP")
     job = dataclasses.replace(job_of_lists(tmp_path, epochs=2), train_files=[bare])
@@ -74,7 +84,7 @@ def test_split_of_empty_rows_is_encoded(tmp_path):
 
 
 def test_sigterm_ends_the_encoding(tmp_path, monkeypatch):
-    encoded = []
+    encoded, said = [], []
 
     def encode(form, batch):
         encoded.append(batch)
@@ -83,8 +93,9 @@ def test_sigterm_ends_the_encoding(tmp_path, monkeypatch):
 
     monkeypatch.setattr("embedding_core.training.encoded_rows.RowFormat.encode", encode)
     with pytest.raises(PreemptionError, match="before the first step of this process"):
-        train(job_of_lists(tmp_path, epochs=2), str(tmp_path / "run"))
+        train(job_of_lists(tmp_path, epochs=2), str(tmp_path / "run"), encoding=lambda *state: said.append(state))
     assert len(encoded) == 1
+    assert said == [("train", 115, 0)]
 
 
 def test_rows_that_are_removed_while_training_are_one_error(tmp_path):

@@ -11,6 +11,7 @@ import tensorflow as tf
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import LogisticRegression
 
+from components import progress
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.evaluation import Predictions
 from embedding_core.tasks import Task
@@ -129,6 +130,19 @@ def auc_of(compared):
 
 def test_popularity_of_an_item_does_not_count_histories(of_items):
     assert auc_of(baselines.compare_with_baselines(**of_items))["popularity of item"] == 1.0
+
+
+def test_progress_counts_rows_and_names_what_is_fitted(of_items):
+    files = write(of_items["kept"] + ".train", [(b"a", number % 2) for number in range(20)])
+    said = []
+    before = progress.set_sink(said.append)
+    try:
+        baselines.compare_with_baselines(**{**of_items, "train_files": files, "asked": ("regression", "trees")})
+    finally:
+        progress.set_sink(before)
+    fits = [f"fitting the regression with C = {strength:g}" for strength in baselines._STRENGTHS[:2]]
+    assert [state.detail for state in said if state.detail] == [*fits, "fitting trees"]
+    assert [state.done for state in said if not state.detail] == [20, 22, 42, 44]
 
 
 def test_baselines_of_the_same_rows_are_not_measured_again(of_items, monkeypatch):
