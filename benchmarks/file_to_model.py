@@ -12,6 +12,7 @@ results are kept in FOLDER.
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
 import pathlib
 import shutil
@@ -158,7 +159,7 @@ def main() -> None:
                 run["peer"] = measure_peer(given.torch, file)
             results[str(size)].append(run)
             (given.folder / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
-    show(table_of(results), given.into, "file to model")
+    show(table_of(results), given.into, f"file to model, TFX {importlib.metadata.version('tfx')[:4]}")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.measuring import show, table
+from benchmarks.measuring import show, spread, table
 from benchmarks.warm_runs import train_once, vocabularies_of, write_examples
 from embedding_core.vocabulary import Vocabulary
 from examples.online_retail.prepare_data import Purchase, prepare, read_purchases
@@ -146,23 +146,19 @@ def measure(bench: Bench, plans: Sequence[Mapping[str, Plan]], seed: int, ways: 
 
 
 def table_of(figures: Mapping[str, Any]) -> str:
-    """Return the figures as a Markdown table: means over the seeds for each month, and their means over the months."""
+    """Return the figures as a Markdown table: means over the seeds, as medians and ranges over the months."""
     names = sorted({key.split("/")[1] for key in figures if key.endswith("/warm")})
-    rows = [_row(name, figures) for name in names]
-    mean = {key: statistics.mean(row[key] for row in rows) for key in rows[0]}
-    bold = [f"**{cell}**" for cell in _cells(f"mean of {len(rows)} months", mean)]
-    head = ["trained on", "pairs", "cold", "warm", "all so far"]
-    return table(head, [*(_cells(name, row) for name, row in zip(names, rows, strict=True)), bold])
+    runs = {way: [_runs(figures, name, way) for name in names] for way in WAYS}
+    aucs = {way: [statistics.mean(run["auc"] for run in of_month) for of_month in runs[way]] for way in WAYS}
+    pairs = spread([of_month[0]["pairs"] for of_month in runs["cold"]], 0)
+    return table(
+        ["months", "pairs", "cold", "warm", "all so far"],
+        [[str(len(names)), pairs, *(spread(aucs[way], 3) for way in WAYS)]],
+    )
 
 
-def _row(name: str, figures: Mapping[str, Any]) -> dict[str, float]:
-    found = {way: [value for key, value in sorted(figures.items()) if key.endswith(f"/{name}/{way}")] for way in WAYS}
-    means = {way: statistics.mean(run["auc"] for run in runs) for way, runs in found.items()}
-    return {"pairs": found["cold"][0]["pairs"], **means}
-
-
-def _cells(name: str, row: Mapping[str, float]) -> list[str]:
-    return [name, f"{row['pairs']:,.0f}", *(f"{row[way]:.3f}" for way in WAYS)]
+def _runs(figures: Mapping[str, Any], month: str, way: str) -> list[dict[str, float]]:
+    return [value for key, value in sorted(figures.items()) if key.endswith(f"/{month}/{way}")]
 
 
 def main() -> None:
