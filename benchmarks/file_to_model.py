@@ -12,7 +12,6 @@ results are kept in FOLDER.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import pathlib
 import shutil
@@ -159,7 +158,7 @@ def main() -> None:
                 run["peer"] = measure_peer(given.torch, file)
             results[str(size)].append(run)
             (given.folder / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
-    show(table_of(results), given.into, f"file to model, TFX {importlib.metadata.version('tfx')[:4]}")
+    show(table_of(results), given.into, "file to model")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import itertools
 import json
 import pathlib
 import time
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,7 +24,7 @@ import pandas
 from sklearn.metrics import log_loss, roc_auc_score
 
 from benchmarks.measuring import cpu_seconds, in_new_process, show, table
-from benchmarks.ranking_sets import DEVELOPMENT, HELD_BACK, read_table
+from benchmarks.ranking_sets import DEVELOPMENT, HELD_BACK, PublicTable, read_table
 
 Figures: TypeAlias = list[float]
 """AUC, log loss and CPU seconds."""
@@ -100,19 +101,19 @@ def measure(name: str, rows: int, folder: pathlib.Path, clones: pathlib.Path, se
     return figures
 
 
-def table_of(results: dict[str, dict[str, Figures]]) -> str:
-    """Return AUC / log loss as a Markdown table, means over the seeds; for the model also AUC's range and CPU time."""
+def table_of(results: dict[str, dict[str, Figures]], tables: Mapping[str, PublicTable]) -> str:
+    """Return means over the seeds, AUC/log loss, as a Markdown table; for the model also AUC's range and CPU time."""
     scorers = list(dict.fromkeys(itertools.chain(*results.values())))
     lines = []
-    for name, size in sorted({tuple(key.split("|")[:2]) for key in results}, key=lambda key: key[0] in HELD_BACK):
-        runs = [found for key, found in results.items() if key.split("|")[:2] == [name, size]]
-        found = {scorer: [figures[scorer] for figures in runs if scorer in figures] for scorer in scorers}
-        auc, _, spent = zip(*found["model"], strict=True)
-        cells = [
-            "{:.4f} / {:.4f}".format(*np.mean(found[scorer], axis=0)) if found[scorer] else "" for scorer in scorers
-        ]
-        title = f"**{name}**" if name in HELD_BACK else name
-        lines.append([title, f"{int(size):,}", *cells, f"{min(auc):.4f}-{max(auc):.4f}", f"{np.mean(spent):.0f}"])
+    for name, size in dict.fromkeys(tuple(key.split("|")[:2]) for key in results):
+        runs = [figures for key, figures in results.items() if key.split("|")[:2] == [name, size]]
+        if name not in tables:
+            continue
+        by_scorer = {scorer: [figures[scorer] for figures in runs if scorer in figures] for scorer in scorers}
+        means = [np.mean(figures, axis=0) for figures in by_scorer.values()]
+        aucs = [auc for auc, _, _ in by_scorer["model"]]
+        cells = [*(f"{auc:.4f}/{loss:.4f}" for auc, loss, _ in means), f"{min(aucs):.4f}-{max(aucs):.4f}"]
+        lines.append([name, f"{int(size):,}", *cells, f"{means[0][2]:.0f}"])
     return table(["table", "rows", *scorers, "AUC of seeds", "CPU s"], lines)
 
 
@@ -137,7 +138,8 @@ def main() -> None:
             measured = measure(name, whole, given.folder, given.clones, seed, model)
             results[key] = {**results.get(key, {}), **measured}
             kept.write_text(json.dumps(results, indent=1), encoding="utf-8")
-    show(table_of(results), given.into, "ranking defaults")
+    show(table_of(results, DEVELOPMENT), None, "")
+    show(table_of(results, HELD_BACK), given.into, "ranking defaults")
 
 
 if __name__ == "__main__":
