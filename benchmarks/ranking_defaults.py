@@ -73,10 +73,8 @@ def fit_lightgbm(name: str, clones: str, rows: int, seed: int) -> Figures:
     train, judged = read_table(name, pathlib.Path(clones), rows)
     for column in {**DEVELOPMENT, **HELD_BACK}[name].tokens.split():
         known = train[column].value_counts().index
-        train[column], judged[column] = (
-            pandas.Categorical(train[column], known),
-            pandas.Categorical(judged[column], known),
-        )
+        for part in (train, judged):
+            part[column] = pandas.Categorical(part[column], known)
     label, judged_label = train.pop("label"), judged.pop("label")
     model = lightgbm.LGBMClassifier(n_jobs=1, verbose=-1, random_state=seed)
     predicted = model.fit(train, label).predict_proba(judged)[:, 1]
@@ -106,9 +104,9 @@ def table_of(results: dict[str, dict[str, Figures]], tables: Mapping[str, Public
     scorers = list(dict.fromkeys(itertools.chain(*results.values())))
     lines = []
     for name, size in dict.fromkeys(tuple(key.split("|")[:2]) for key in results):
-        runs = [figures for key, figures in results.items() if key.split("|")[:2] == [name, size]]
         if name not in tables:
             continue
+        runs = [figures for key, figures in results.items() if key.split("|")[:2] == [name, size]]
         by_scorer = {scorer: [figures[scorer] for figures in runs if scorer in figures] for scorer in scorers}
         means = [np.mean(figures, axis=0) for figures in by_scorer.values()]
         aucs = [auc for auc, _, _ in by_scorer["model"]]

@@ -302,8 +302,9 @@ def _batches(inputs: Inputs, files: Sequence[str], most: int = _MAX_ROWS) -> Ite
     read = 0
     for _, serialized in batches_once(list(files), _BATCH):
         yield inputs.parse(serialized)
-        read += int(tf.size(serialized))
-        progress.advance(_PROGRESS, int(tf.size(serialized)))
+        rows = int(tf.size(serialized))
+        read += rows
+        progress.advance(_PROGRESS, rows)
         if read >= most:
             return
 
