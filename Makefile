@@ -172,7 +172,7 @@ bench: venv ## side-by-side measurements against peers; TORCH=<a Python that has
 	$(BIN)/python -m benchmarks.vocabulary runs/benchmarks
 	$(BIN)/python -m benchmarks.keras_layer runs/benchmarks/keras_layer --into docs/benchmarks.md \
 	    $(if $(TORCH),--torch $(TORCH))
-	$(BIN)/python -m benchmarks.file_to_model runs/benchmarks/file_to_model --into docs/benchmarks.md --rounds 3 \
+	$(BIN)/python -m benchmarks.file_to_model runs/benchmarks/file_to_model --into docs/benchmarks.md \
 	    $(if $(TORCH),--torch $(TORCH))
 	$(BIN)/python -m benchmarks.simulated_tpu
 	$(BIN)/python -m benchmarks.serving

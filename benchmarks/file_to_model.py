@@ -1,12 +1,11 @@
 """Measures CPU seconds and peak memory of every component, from a Parquet file to a pushed model.
 
-    python -m benchmarks.file_to_model FOLDER [--rows 50000 200000] [--rounds 3] [--torch PYTHON]
-        [--into docs/benchmarks.md]
+    python -m benchmarks.file_to_model FOLDER [--rows 50000 200000] [--torch PYTHON] [--into docs/benchmarks.md]
 
 The rows are like Criteo's (`benchmarks.criteo_rows`); the model is DCN-v2, trained for one epoch with batch size 2048.
-Each run is a new process with a new work_dir and an empty temporary folder. With `--torch`, each run is followed, for
-comparison, by a script that uses polars and PyTorch (`peers/polars_torch.py`) in the Python that the option names. All
-results are kept in FOLDER.
+Each run is a new process with a new work_dir and an empty temporary folder: three runs up to 200,000 rows, one of more.
+With `--torch`, each run is followed, for comparison, by a script that uses polars and PyTorch
+(`peers/polars_torch.py`) in the Python that the option names. All results are kept in FOLDER.
 """
 
 from __future__ import annotations
@@ -143,8 +142,7 @@ def main() -> None:
     """Measure the runs, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--rows", type=int, nargs="+", default=[50_000, 200_000])
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--rows", type=int, nargs="+", default=[50_000, 200_000, 800_000, 3_000_000])
     parser.add_argument("--torch", help="a Python that has torch and polars")
     parser.add_argument("--into", type=pathlib.Path, help="a file with the marks between which the table is put")
     given = parser.parse_args()
@@ -152,7 +150,7 @@ def main() -> None:
     for size in given.rows:
         file = given.folder / f"rows-{size}.parquet"
         write_rows(file, size)
-        for _ in range(given.rounds):
+        for _ in range(3 if size <= 200_000 else 1):
             run = {"ours": measure(file, given.folder / "run")}
             if given.torch:
                 run["peer"] = measure_peer(given.torch, file)
