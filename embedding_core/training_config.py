@@ -31,7 +31,7 @@ from embedding_core.schema import (
 )
 from embedding_core.tasks import Task
 
-DEFAULT_EPOCHS = 12
+DEFAULT_EPOCHS = 30
 
 
 def _topology(name: str) -> str:
@@ -67,8 +67,8 @@ class EarlyStopping(Section):
     """When training ends before its last step. The best evaluated state is restored, even without an early stop.
 
     Attributes:
-      metric: metric of the validation rows: "auc" (higher is better) or "loss" (lower is better); null is "auc" if all
-        labels are binary, else "loss".
+      metric: metric of the validation rows: "auc" (higher is better, among states with a loss at most 1% above the
+        lowest) or "loss" (lower is better); null is "auc" if all labels are binary, else "loss".
       patience: number of consecutive evaluations without an improvement after which training ends.
       min_delta: smallest change that counts as an improvement.
       validation_fraction: share of the train split's rows that are held back to judge the model. A hash of each row
@@ -180,7 +180,7 @@ class TrainingSettings(Section):
 
     Attributes:
       steps: number of batches to train on, repeating the train split as often as needed; instead of `epochs`.
-      epochs: passes over the train split; 12 if neither `steps` nor `epochs` is given.
+      epochs: passes over the train split; 30 if neither `steps` nor `epochs` is given.
       batch_size: rows of a global batch, before negatives are added.
       dense_optimizer: optimizer of all other weights.
       decay: "linear" decreases all learning rates, also those of tables, to 0 at the last planned step; "none" keeps

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -154,6 +154,8 @@ _STEPS_PER_ENTRY = 100  # at most, for one point of a curve: enough points to se
 _STEPS_OF_FIRST_CALL = 10
 _NOT_STOPPED = "early_stopping"  # key of the history's facts: why early stopping had no effect
 WARM_START = "warm_start"  # key of the history's facts: the report of `start_dense`
+# AUC often still rises when the probabilities are too far from the labels already (decision 12).
+_LOSS_ABOVE_LOWEST = 0.01
 
 
 def _check_classes(job: TrainingJob, positives: Sequence[int], rows: int) -> None:
@@ -387,13 +389,25 @@ class Loop:
             )
             if is_new:
                 _log.warning(self.history.facts[_NOT_STOPPED])
-        elif stopping.is_better(metric, value, float(state.best_value.numpy())):
+        elif self._is_best(step, stopping, metric, value):
             state.best_value.assign(value)
             state.best_step.assign(step)
             state.waited.assign(0)
             state.save_best()
         else:
             state.waited.assign_add(1)
+
+    def _is_best(self, step: int, stopping: EarlyStopping, metric: Literal["auc", "loss"], value: float) -> bool:
+        """Return whether the state replaces the best one; by AUC, neither may have a loss far above the lowest."""
+        is_better = stopping.is_better(metric, value, float(self._state.best_value.numpy()))
+        if metric == "loss":
+            return is_better
+        entries = self.history.validations
+        losses = {entry["step"]: math.inf if entry["loss"] is None else entry["loss"] for entry in entries}
+        lowest = min(losses.values())
+        highest = lowest + _LOSS_ABOVE_LOWEST * abs(lowest)
+        best_loss = losses.get(int(self._state.best_step.numpy()), -math.inf)
+        return losses[step] <= highest and (is_better or best_loss > highest)
 
     def _stopped(self) -> bool:
         stopping = self._job.training.early_stopping

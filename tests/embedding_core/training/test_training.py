@@ -14,7 +14,7 @@ import tensorflow as tf
 from embedding_core.errors import CheckpointError, DataError, PreemptionError, TrainingError
 from embedding_core.optimizers import SGD
 from embedding_core.training import EarlyStopping, loop, train
-from embedding_core.training.eval_metrics import evaluate
+from embedding_core.training.eval_metrics import Evaluation, TaskFigures, evaluate
 from tests.support.training_jobs import assert_same, job_in, row, rows, state_at, state_of
 
 
@@ -185,6 +185,27 @@ def test_early_stopping_goes_back_to_the_best_state(make_job, tmp_path):
     best = max(result.history.validations, key=lambda entry: entry["auc"])
     assert result.step == best["step"] < result.history.facts["steps_done"] < 600
     assert [entry["step"] for entry in result.history.validations] == [entry["step"] for entry in result.history.evals]
+
+
+@pytest.mark.parametrize(
+    ("figures", "best"),
+    [
+        pytest.param([(0.80, 0.50), (0.81, 0.49), (0.83, 0.50), (0.82, 0.494)], 40, id="too far above the lowest"),
+        pytest.param([(0.90, 0.60), (0.85, 0.50), (0.80, 0.51)], 20, id="the best one is overtaken"),
+        pytest.param([(0.80, 0.50), (0.79, 0.40), (0.81, 0.50), (0.78, 0.404)], 20, id="a lower AUC was chosen"),
+    ],
+)
+def test_state_of_the_best_auc_has_a_loss_near_the_lowest(make_job, tmp_path, monkeypatch, figures, best):
+    evaluations = iter([figure for figure in figures for _ in ("validation", "eval")])
+
+    def scripted(trainable, batches):
+        area, loss = next(evaluations)
+        return Evaluation(loss, area, {"label": TaskFigures(loss, area)})
+
+    monkeypatch.setattr(loop, "evaluate", scripted)
+    stopping = EarlyStopping(patience=9, train_on_validation=False)
+    job = make_job(epochs=None, steps=10 * len(figures), eval_every=10, early_stopping=stopping)
+    assert train(job, str(tmp_path / "run")).step == best
 
 
 @pytest.mark.parametrize(
