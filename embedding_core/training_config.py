@@ -11,7 +11,7 @@ from typing_extensions import Self
 
 from embedding_core.config import NonfiniteRows
 from embedding_core.errors import ConfigError
-from embedding_core.optimizers import DEFAULT_OPTIMIZER, DefaultedOptimizer
+from embedding_core.optimizers import DEFAULT_OPTIMIZER, Adam, DefaultedOptimizer
 from embedding_core.planning.topology import shape_of
 from embedding_core.schema import (
     FROM_LIST,
@@ -32,6 +32,8 @@ from embedding_core.schema import (
 from embedding_core.tasks import Task
 
 DEFAULT_EPOCHS = 30
+_SOFTMAX_BATCH_SIZE = 1024
+_SOFTMAX_OPTIMIZER = Adam(learning_rate=0.005)
 
 
 def _topology(name: str) -> str:
@@ -144,7 +146,8 @@ class Softmax(Section):
         drawn candidates are.
       sampled: number of candidates drawn for each batch.
       distribution: chance of a token to be drawn: "uniform" over the vocabulary, or by its "count" in the feature.
-      temperature: number that the products of the towers' vectors are divided by.
+      temperature: number that the products of the towers' vectors are divided by; null is 0.1 if the model's argument
+        `normalize` is true, else 1.
       correction: whether logits are corrected by logQ.
       remove_hits: whether to leave out accidental hits: negatives with the same id as the row's own candidate.
       hard_negatives: number of negatives that count for each row, largest logits first; null for all.
@@ -158,7 +161,7 @@ class Softmax(Section):
     in_batch: bool = True
     sampled: Count = 0
     distribution: Literal["uniform", "count"] = "uniform"
-    temperature: Annotated[float, Field(ge=1e-6), FROM_NUMPY, Rule("a number of at least 0.000001")] = 1.0
+    temperature: Annotated[float, Field(ge=1e-6), FROM_NUMPY, Rule("a number of at least 0.000001")] | None = None
     correction: bool = True
     remove_hits: bool = True
     hard_negatives: Positive | None = None
@@ -181,7 +184,8 @@ class TrainingSettings(Section):
     Attributes:
       steps: number of batches to train on, repeating the train split as often as needed; instead of `epochs`.
       epochs: passes over the train split; 30 if neither `steps` nor `epochs` is given.
-      batch_size: rows of a global batch, before negatives are added.
+      batch_size: rows of a global batch, before negatives are added; 1024 by default with `softmax`, whose negatives are
+        the other rows.
       dense_optimizer: optimizer of all other weights.
       decay: "linear" decreases all learning rates, also those of tables, to 0 at the last planned step; "none" keeps
         them. The steps on the validation part follow `early_stopping.train_on_validation`.
@@ -220,9 +224,14 @@ class TrainingSettings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_epochs(cls, values: Any) -> Any:
-        given = not isinstance(values, Mapping) or values.get("steps") is not None or values.get("epochs") is not None
-        return values if given else {**values, "epochs": DEFAULT_EPOCHS}
+    def _defaults(cls, values: Any) -> Any:
+        """Fill in the defaults that depend on other keys."""
+        if not isinstance(values, Mapping):
+            return values
+        is_long = values.get("steps") is not None or values.get("epochs") is not None
+        epochs = {} if is_long else {"epochs": DEFAULT_EPOCHS}
+        size = {} if values.get("softmax") is None else {"batch_size": _SOFTMAX_BATCH_SIZE}
+        return {**size, **values, **epochs}
 
     def mistakes(self) -> Mistakes:
         """Yield the violations of rules that involve several fields."""
@@ -252,10 +261,19 @@ class Training(TrainingSettings):
 
     Attributes:
       table_optimizer: optimizer of the tables for which `tables` sets none; without a `name`, the hyperparameters are
-        those of the default optimizer.
+        those of the default optimizer. With `softmax`, the default is Adam with a learning rate of 0.005.
     """
 
     table_optimizer: DefaultedOptimizer = DEFAULT_OPTIMIZER
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_optimizer(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping) or values.get("softmax") is None:
+            return values
+        given = values.get("table_optimizer", {})
+        is_named = not isinstance(given, Mapping) or "name" in given
+        return values if is_named else {**values, "table_optimizer": {**_SOFTMAX_OPTIMIZER.to_mapping(), **given}}
 
 
 class TrainingConfig(TrainingSettings):

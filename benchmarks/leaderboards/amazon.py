@@ -20,7 +20,6 @@ from benchmarks.leaderboards.board import Board, Part, described, needed, parser
 from benchmarks.leaderboards.gowalla import read_lists
 
 FILES = {"Beauty": "Beauty.txt", "Sports": "Sports_and_Outdoors.txt", "Toys": "Toys_and_Games.txt"}
-EPOCHS = {"Beauty": 6, "Sports": 6, "Toys": 10}  # Toys has the fewest rows
 PUBLISHED = {"Beauty": (0.0605, 0.0318), "Sports": (0.0385, 0.0204), "Toys": (0.0700, 0.0376)}
 
 
@@ -43,13 +42,7 @@ def board(source: pathlib.Path, work: pathlib.Path, name: str) -> Board:
         config=described("amazon.yaml"),
         metrics=("HitRate@10", "NDCG@10"),
         published={"SASRec (S3-Rec)": PUBLISHED[name]},
-        parts=(
-            Part(
-                name=name.lower(),
-                data=prepare(source, work, name),
-                settings={"training.epochs": str(EPOCHS[name])},
-            ),
-        ),
+        parts=(Part(name=name.lower(), data=prepare(source, work, name)),),
     )
 
 

@@ -26,17 +26,15 @@ _NOTHING_PUSHED = 3  # exit code of `tfx-embeddings run`: the report is written,
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
-    """One data set and its settings, run once for each seed.
+    """One data set, run once for each seed.
 
     Attributes:
       name: name of the part; with the seed, it names the folder of the run.
       data: file with the rows.
-      settings: settings that replace those of the configuration, by dotted key.
     """
 
     name: str
     data: pathlib.Path
-    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,7 +76,7 @@ def measure(board: Board, part: Part, seed: int, folder: pathlib.Path, run: RunP
     """
     work = folder.absolute() / f"{part.name}-{seed}"
     shutil.rmtree(work, ignore_errors=True)
-    settings = {**part.settings, "data.path": part.data.absolute(), "work_dir": work, "seed": seed}
+    settings = {"data.path": part.data.absolute(), "work_dir": work, "seed": seed}
     started, cpu = time.monotonic(), _cpu_of_children()
     run(board.config, [f"{key}={value}" for key, value in settings.items()])
     spent = {"wall": time.monotonic() - started, "cpu": _cpu_of_children() - cpu}

@@ -448,7 +448,7 @@ class Trainable:
             queries,
             own,
             candidates,
-            temperature=softmax.temperature,
+            temperature=softmax.temperature or 1.0,  # never 0
             remove_hits=softmax.remove_hits,
             hard_negatives=softmax.hard_negatives,
         )

@@ -72,7 +72,7 @@ def pipeline_step(config: PipelineConfig) -> PipelineStep:
     return PipelineStep(
         model=config.model.module,
         dense=[feature.name for feature in config.features.dense],
-        arguments=config.model.build_arguments,
+        arguments=config.build_arguments,
         training=training_config(config),
         tasks=config.tasks,
     )

@@ -198,6 +198,9 @@ def _walk(node: Any, path: tuple[str, ...], lines: dict[str, int], above: tuple[
 # Writes out the defaults that depend on other keys or on the model's source, so that no null hides a value.
 
 
+_COSINE_TEMPERATURE = 0.1  # the range of a cosine is too narrow for a softmax
+
+
 def resolved(config: PipelineConfig) -> PipelineConfig:
     """Return the checked configuration with every default that has a value written out; loading it changes nothing.
 
@@ -210,11 +213,16 @@ def resolved(config: PipelineConfig) -> PipelineConfig:
         ),
         dense=tuple(feature.replace(column=feature.source) for feature in config.features.dense),
     )
-    arguments = {**_defaults(config.model, config.python_path), **config.model.build_arguments}
+    arguments = {**_defaults(config.model, config.python_path), **config.build_arguments}
+    training = config.training
+    if training.softmax is not None and training.softmax.temperature is None:
+        temperature = _COSINE_TEMPERATURE if arguments.get("normalize") else 1.0
+        training = training.replace(softmax=training.softmax.replace(temperature=temperature))
     return config.replace(
         data=_with_format(config.data),
         features=features,
         model=config.model.replace(arguments=arguments),
+        training=training,
         evaluation=_evaluation(config),
         push=config.push.replace(destination=config.push_destination),
         metadata=config.metadata_path,

@@ -127,8 +127,10 @@ BUILT_IN_MODELS = {
     for name in ("ranking", "two_tower", "sequential", "dlrm", "deepfm", "final_mlp", "din", "mmoe", "ple")
 }
 
-_ARGUMENTS = {"ranking": {"first_order": True, "l2": 1e-4}}
+_ARGUMENTS: Mapping[str, Json] = {"ranking": {"first_order": True, "l2": 1e-4}}
 """Defaults of built-in models that differ from those of `build`, which keeps the defaults of earlier releases."""
+_SOFTMAX_ARGUMENTS: Mapping[str, Json] = {"two_tower": {"normalize": True}}
+"""Further ones if `training.softmax` trains the model."""
 
 RETRIEVAL_MODELS = ("two_tower", "sequential")
 
@@ -149,11 +151,6 @@ class Model(Section):
     name: Text = "ranking"
     arguments: ByName[Any] = Field(default_factory=dict)
     run_fn: Text | None = None
-
-    @property
-    def build_arguments(self) -> dict[str, Any]:
-        """The keyword arguments of `build`: `arguments`, and a built-in model's defaults for those not given."""
-        return {**_ARGUMENTS.get(self.name, {}), **self.arguments}
 
     @property
     def module(self) -> str:
@@ -264,6 +261,13 @@ class PipelineConfig(Section):
         if self.label is not None:
             return (self.label.task("label", "label"),)
         return tuple(label.task(name, f"label_{name}") for name, label in self.labels.items())
+
+    @property
+    def build_arguments(self) -> Json:
+        """The keyword arguments of `build`: `model.arguments`, and a built-in model's defaults for those not given."""
+        name = self.model.name
+        by_softmax = {} if self.training.softmax is None else _SOFTMAX_ARGUMENTS.get(name, {})
+        return {**_ARGUMENTS.get(name, {}), **by_softmax, **self.model.arguments}
 
     @property
     def push_destination(self) -> str:

@@ -55,7 +55,7 @@ def table_overrides(config: PipelineConfig) -> dict[str, TableSettings]:
     first-order term learns from any start. A product of two rows close to 0 hardly learns, so tables of other models
     keep the planner's defaults (decision 12).
     """
-    every = _FIRST_ORDER_TABLES if config.model.build_arguments.get("first_order") else TableSettings()
+    every = _FIRST_ORDER_TABLES if config.build_arguments.get("first_order") else TableSettings()
     tables = {"*": every.replace(optimizer=config.training.table_optimizer)}
     for feature in config.features.categorical:
         limits = config.vocabularies.get(feature.vocabulary_name, _DEFAULT_LIMITS)
@@ -193,7 +193,7 @@ def trainer_config(config: PipelineConfig) -> Json:
     """Make `custom_config` of EmbeddingTrainer: what is trained and how."""
     return {
         "training": training_config(config).to_mapping(),
-        "arguments": config.model.build_arguments,
+        "arguments": config.build_arguments,
         "dense": [feature.name for feature in config.features.dense],
         "tasks": [task.to_mapping() for task in config.tasks],
         "weight_key": "sample_weight" if config.sample_weight else None,

@@ -3,9 +3,10 @@ import json
 import pytest
 
 from embedding_core.errors import ConfigError
+from embedding_core.optimizers import DEFAULT_OPTIMIZER, FTRL, Adagrad, Adam
 from embedding_core.tasks import Task
 from embedding_core.training.finished_run import RunDescription
-from embedding_core.training_config import EarlyStopping, Negatives, TrainingConfig
+from embedding_core.training_config import EarlyStopping, Negatives, Training, TrainingConfig
 
 
 @pytest.mark.parametrize(
@@ -74,3 +75,19 @@ def test_metric_follows_the_labels_if_it_is_not_given():
     assert EarlyStopping().metric_of([click]) == "auc"
     assert EarlyStopping().metric_of([click, stars]) == "loss"
     assert EarlyStopping(metric="loss").metric_of([click]) == "loss"
+
+
+@pytest.mark.parametrize(
+    ("given", "batch_size", "optimizer"),
+    [
+        ({}, 1024, Adam(learning_rate=0.005)),
+        ({"batch_size": 64, "table_optimizer": {"learning_rate": 0.01}}, 64, Adam(learning_rate=0.01)),
+        ({"table_optimizer": {"name": "adagrad", "learning_rate": 0.1}}, 1024, Adagrad(learning_rate=0.1)),
+        ({"table_optimizer": "ftrl"}, 1024, FTRL()),
+    ],
+)
+def test_softmax_has_defaults_of_its_own(given, batch_size, optimizer):
+    training = Training.from_mapping({"softmax": "item", **given})
+    assert (training.batch_size, training.table_optimizer) == (batch_size, optimizer)
+    without = Training.from_mapping({"softmax": None})
+    assert (without.batch_size, without.table_optimizer) == (256, DEFAULT_OPTIMIZER)

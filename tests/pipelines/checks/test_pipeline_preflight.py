@@ -154,7 +154,8 @@ def test_table_configs_that_are_none_are_refused_by_their_folder(tmp_path, conte
 def test_softmax_over_sequences_is_green_and_counts_candidates(tmp_path):
     parquet.write_table(pa.table({"split": ["train"]}), tmp_path / "rows.parquet")
     amazon = f"{EXAMPLES}/../../benchmarks/leaderboards/amazon.yaml"
-    report = check(load_config(amazon, [f"data.path={tmp_path}/rows.parquet"]), topology="v2-8", assumed_tokens=100)
+    given = [f"data.path={tmp_path}/rows.parquet", "training.softmax.sampled=512"]
+    report = check(load_config(amazon, given), topology="v2-8", assumed_tokens=100)
     assert report.green, report.findings
-    assert report.batch["rows"] == 512 + 512
+    assert report.batch["rows"] == 1024 + 512
     assert "512 drawn candidates" in report.notes[0]

@@ -41,6 +41,20 @@ def test_every_default_that_has_a_value_is_written_out(load, minimal, folder):
     assert load(minimal + "training: {steps: 5}").training.epochs is None
 
 
+@pytest.mark.parametrize(("source", "normalize"), [("softmax", True), ("negatives", False)])
+def test_towers_that_a_softmax_trains_have_unit_length(load, source, normalize):
+    text = f"data: {{path: rows.csv}}\nlabel: {{kind: positive}}\nmodel: {TOWERS}\ntraining: {{{source}: other}}\n"
+    text += "features: {categorical: [item, other]}"
+    config = load(text)
+    assert config.model.arguments["normalize"] is normalize
+    given = load(text.replace(TOWERS, TOWERS.replace("arguments: {", "arguments: {normalize: false, ")))
+    assert given.model.arguments["normalize"] is False
+    if source == "softmax":
+        assert (config.training.softmax.temperature, given.training.softmax.temperature) == (0.1, 1)
+        given = load(text.replace("softmax: other", "softmax: {feature: other, temperature: 0.2}"))
+        assert given.training.softmax.temperature == 0.2
+
+
 def test_arguments_of_a_models_own_build_are_written_out(load, minimal, folder):
     (folder / "mine.py").write_text("def build(c, e, d, *, depth=3, width: int = len('ab'), rate=0.1): ...")
     config = load(minimal + "model: {name: mine, arguments: {rate: 0.5}}")

@@ -148,7 +148,7 @@ def test_events_of_whole_numbers_become_two_towers(project):
     rows = table(header, lambda n: f"{n * 7 % 50},{n * 13 % 60},{1_700_000_000 + n},c{n % 3}")
     config, text = project(rows)
     assert features(config) == ([], ["user", "item"])
-    assert list(config.model.build_arguments["query_features"]) == ["user"]
+    assert list(config.build_arguments["query_features"]) == ["user"]
     assert 'before: "2023-11-14T22:16:00"' in text
     assert "country: guess: text, 3 distinct, 0% missing: tokens; neither tower reads it" in text
 
