@@ -184,8 +184,8 @@ class TrainingSettings(Section):
     Attributes:
       steps: number of batches to train on, repeating the train split as often as needed; instead of `epochs`.
       epochs: passes over the train split; 30 if neither `steps` nor `epochs` is given.
-      batch_size: rows of a global batch, before negatives are added; 1024 by default with `softmax`, whose negatives are
-        the other rows.
+      batch_size: rows of a global batch, before negatives are added; by default 1024 with `softmax`, whose negatives
+        are the other rows.
       dense_optimizer: optimizer of all other weights.
       decay: "linear" decreases all learning rates, also those of tables, to 0 at the last planned step; "none" keeps
         them. The steps on the validation part follow `early_stopping.train_on_validation`.
