@@ -136,7 +136,7 @@ def main() -> None:
             measured = measure(name, whole, given.folder, given.clones, seed, model)
             results[key] = {**results.get(key, {}), **measured}
             kept.write_text(json.dumps(results, indent=1), encoding="utf-8")
-    show(table_of(results, DEVELOPMENT), None, "")
+    print(table_of(results, DEVELOPMENT))
     show(table_of(results, HELD_BACK), given.into, "ranking defaults")
 
 

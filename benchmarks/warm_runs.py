@@ -120,7 +120,7 @@ def train_once(
         ),
         training=training.replace(eval_every=10**9, **changes),
         model=config.model.module,
-        arguments=config.model.build_arguments,
+        arguments=config.build_arguments,
         train_files=list(files),
         eval_files=[eval_file],
         counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},

@@ -389,7 +389,7 @@ class Loop:
             )
             if is_new:
                 _log.warning(self.history.facts[_NOT_STOPPED])
-        elif self._is_best(step, stopping, metric, value):
+        elif self._is_best(stopping, metric, value):
             state.best_value.assign(value)
             state.best_step.assign(step)
             state.waited.assign(0)
@@ -397,17 +397,13 @@ class Loop:
         else:
             state.waited.assign_add(1)
 
-    def _is_best(self, step: int, stopping: EarlyStopping, metric: Literal["auc", "loss"], value: float) -> bool:
-        """Return whether the state replaces the best one; by AUC, neither may have a loss far above the lowest."""
-        is_better = stopping.is_better(metric, value, float(self._state.best_value.numpy()))
-        if metric == "loss":
-            return is_better
-        entries = self.history.validations
-        losses = {entry["step"]: math.inf if entry["loss"] is None else entry["loss"] for entry in entries}
-        lowest = min(losses.values())
-        highest = lowest + _LOSS_ABOVE_LOWEST * abs(lowest)
-        best_loss = losses.get(int(self._state.best_step.numpy()), -math.inf)
-        return losses[step] <= highest and (is_better or best_loss > highest)
+    def _is_best(self, stopping: EarlyStopping, metric: Literal["auc", "loss"], value: float) -> bool:
+        """Return whether the evaluated state replaces the best one; by AUC, only with a loss near the lowest so far."""
+        if metric == "auc":
+            losses = [math.inf if entry["loss"] is None else entry["loss"] for entry in self.history.validations]
+            if losses[-1] > min(losses) + _LOSS_ABOVE_LOWEST * abs(min(losses)):
+                return False
+        return stopping.is_better(metric, value, float(self._state.best_value.numpy()))
 
     def _stopped(self) -> bool:
         stopping = self._job.training.early_stopping

@@ -129,8 +129,6 @@ BUILT_IN_MODELS = {
 
 _ARGUMENTS: Mapping[str, Json] = {"ranking": {"first_order": True, "l2": 1e-4}}
 """Defaults of built-in models that differ from those of `build`, which keeps the defaults of earlier releases."""
-_SOFTMAX_ARGUMENTS: Mapping[str, Json] = {"two_tower": {"normalize": True}}
-"""Further ones if `training.softmax` trains the model."""
 
 RETRIEVAL_MODELS = ("two_tower", "sequential")
 
@@ -266,8 +264,8 @@ class PipelineConfig(Section):
     def build_arguments(self) -> Json:
         """The keyword arguments of `build`: `model.arguments`, and a built-in model's defaults for those not given."""
         name = self.model.name
-        by_softmax = {} if self.training.softmax is None else _SOFTMAX_ARGUMENTS.get(name, {})
-        return {**_ARGUMENTS.get(name, {}), **by_softmax, **self.model.arguments}
+        is_cosine = name in RETRIEVAL_MODELS and self.training.softmax is not None
+        return {**_ARGUMENTS.get(name, {}), **({"normalize": True} if is_cosine else {}), **self.model.arguments}
 
     @property
     def push_destination(self) -> str:

@@ -16,7 +16,7 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.model_inputs import length_name
 from pipelines.models.attention import last_of_causal_blocks
-from pipelines.models.two_tower import TwoTower
+from pipelines.models.two_tower import TwoTower, UnitLength
 
 _layers = tf_keras.layers
 
@@ -31,6 +31,7 @@ def build(
     blocks: int = 2,
     heads: int = 1,
     dropout: float = 0.2,
+    normalize: bool = False,
     seed: int = 0,
     lengths: Mapping[str, tf.Tensor],
 ) -> TwoTower:
@@ -45,6 +46,8 @@ def build(
       blocks: number of blocks of attention, at least 1.
       heads: number of heads of the attention.
       dropout: share of the values to drop while training.
+      normalize: whether query and candidate vectors are scaled to the length 1, as in `two_tower`; true by default in a
+        configuration with `training.softmax`.
       seed: seed of the dropout masks.
       lengths: lengths of the sequence features `[B, 1]`, which the trainer gives.
 
@@ -71,10 +74,13 @@ def build(
             "equal, as in one table, and `heads` must divide them."
         )
     query = last_of_causal_blocks(sequence, length, blocks=blocks, heads=heads, dropout=dropout, seed=seed)
-    logit = _layers.Dot(axes=1, name="logit")([query, target])
+    vector = target
+    if normalize:
+        query, vector = UnitLength()(query), UnitLength()(target)
+    logit = _layers.Dot(axes=1, name="logit")([query, vector])
     read_by_query = {history: sequence, length_name(history): length}
     model = TwoTower([read_by_query, {candidate: target}], logit)
     model.query_features, model.candidate_features = (history,), (candidate,)
     model.query_tower = tf_keras.Model(read_by_query, query)
-    model.candidate_tower = tf_keras.Model({candidate: target}, target)
+    model.candidate_tower = tf_keras.Model({candidate: target}, vector)
     return model

@@ -58,7 +58,7 @@ class _Constant(tf_keras.layers.Layer):
         return tf.repeat(self._value, tf.shape(inputs)[0], axis=0)
 
 
-class _UnitLength(tf_keras.layers.Layer):
+class UnitLength(tf_keras.layers.Layer):
     """Divides each vector by its length; a vector of zeros, as of an unknown token, stays as it is."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -103,7 +103,7 @@ def _with_biases(query: tf.Tensor, candidate: tf.Tensor, *, normalize: bool) -> 
     query_bias, query_vector = FirstColumn()(query)
     candidate_bias, candidate_vector = FirstColumn()(candidate)
     if normalize:
-        query_vector, candidate_vector = _UnitLength()(query_vector), _UnitLength()(candidate_vector)
+        query_vector, candidate_vector = UnitLength()(query_vector), UnitLength()(candidate_vector)
     bias = _sum([query_bias, _Constant(trained=True)(query_bias)])
     ones = _Constant(trained=False)(query_bias), _Constant(trained=False)(candidate_bias)
     return (
@@ -142,8 +142,9 @@ def build(
         feature. A linear layer maps features of another width to it.
       hidden_units: widths of each tower's MLP; empty for none.
       dropout: share of the MLP's values to drop while training.
-      normalize: whether ``q`` and ``c`` are scaled to the length 1, so that ``q . c`` is their cosine. Train it with a
-        small `training.softmax.temperature`, such as 0.1: the range of a cosine is too narrow for a softmax.
+      normalize: whether ``q`` and ``c`` are scaled to the length 1, so that ``q . c`` is their cosine; true by default
+        in a configuration with `training.softmax`. The range of a cosine is too narrow for a softmax without a small
+        `temperature`.
       seed: seed of the dropout masks.
 
     Returns:

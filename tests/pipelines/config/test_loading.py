@@ -42,7 +42,7 @@ def test_every_default_that_has_a_value_is_written_out(load, minimal, folder):
 
 
 @pytest.mark.parametrize(("source", "normalize"), [("softmax", True), ("negatives", False)])
-def test_towers_that_a_softmax_trains_have_unit_length(load, source, normalize):
+def test_vectors_that_a_softmax_trains_have_unit_length(load, source, normalize):
     text = f"data: {{path: rows.csv}}\nlabel: {{kind: positive}}\nmodel: {TOWERS}\ntraining: {{{source}: other}}\n"
     text += "features: {categorical: [item, other]}"
     config = load(text)
