@@ -210,6 +210,27 @@ def test_models_of_histories_get_their_lengths(module, arguments):
     np.testing.assert_allclose(call_model(model, {**activations, "seen": padding}, lengths)["label"], found, atol=1e-5)
 
 
+def test_logit_of_a_normalized_sequence_is_a_cosine():
+    item = tf.random.stateless_normal([2, 4], [5, 2])
+    inputs = {
+        "seen": tf.random.stateless_normal([2, 3, 4], [5, 1]),
+        "item": item,
+        "seen/length": tf.constant([[2.0], [3.0]]),
+    }
+    models = [
+        build_model(
+            "pipelines.models.sequential", SHARED, (), {"history": "seen", "candidate": "item", "normalize": on}
+        )
+        for on in (False, True)
+    ]
+    models[1].set_weights(models[0].get_weights())
+    query = models[0].query_vectors(inputs).numpy()
+    cosine = np.sum(query * item, 1) / np.linalg.norm(query, axis=1) / np.linalg.norm(item, axis=1)
+    np.testing.assert_allclose(
+        np.sum(models[1].query_vectors(inputs) * models[1].candidate_vectors(inputs), 1), cosine, rtol=1e-5
+    )
+
+
 @pytest.mark.parametrize(
     ("module", "arguments", "words"),
     [
