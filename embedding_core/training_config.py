@@ -69,8 +69,8 @@ class EarlyStopping(Section):
     """When training ends before its last step. The best evaluated state is restored, even without an early stop.
 
     Attributes:
-      metric: metric of the validation rows: "auc" (higher is better, if the loss is at most 1% above the lowest so far)
-        or "loss" (lower is better); null is "auc" if all labels are binary, else "loss".
+      metric: metric of the validation rows: "auc" (higher is better, if the loss is at most 1% above the lowest so far;
+        of equal AUCs, the lower loss) or "loss" (lower is better); null is "auc" if all labels are binary, else "loss".
       patience: number of consecutive evaluations without an improvement after which training ends.
       min_delta: smallest change that counts as an improvement.
       validation_fraction: share of the train split's rows that are held back to judge the model. A hash of each row

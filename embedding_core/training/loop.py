@@ -398,12 +398,19 @@ class Loop:
             state.waited.assign_add(1)
 
     def _is_best(self, stopping: EarlyStopping, metric: Literal["auc", "loss"], value: float) -> bool:
-        """Return whether the evaluated state replaces the best one; by AUC, only with a loss near the lowest so far."""
-        if metric == "auc":
-            losses = [math.inf if entry["loss"] is None else entry["loss"] for entry in self.history.validations]
-            if losses[-1] > min(losses) + _LOSS_ABOVE_LOWEST * abs(min(losses)):
-                return False
-        return stopping.is_better(metric, value, float(self._state.best_value.numpy()))
+        """Return whether the evaluated state replaces the best one.
+
+        By AUC, its loss must be near the lowest so far; of equal AUCs, that with the lower loss is better.
+        """
+        best, best_step = float(self._state.best_value.numpy()), int(self._state.best_step.numpy())
+        is_better = stopping.is_better(metric, value, best)
+        if metric == "loss":
+            return is_better
+        entries = self.history.validations
+        losses = {entry["step"]: math.inf if entry["loss"] is None else entry["loss"] for entry in entries}
+        loss, lowest = list(losses.values())[-1], min(losses.values())
+        is_near = loss <= lowest + _LOSS_ABOVE_LOWEST * abs(lowest)
+        return is_near and (is_better or (value == best and loss < losses.get(best_step, -math.inf)))
 
     def _stopped(self) -> bool:
         stopping = self._job.training.early_stopping

@@ -192,6 +192,7 @@ def test_early_stopping_goes_back_to_the_best_state(make_job, tmp_path):
     [
         pytest.param([(0.80, 0.50), (0.81, 0.49), (0.83, 0.50), (0.82, 0.494)], 40, id="too far above the lowest"),
         pytest.param([(0.80, 0.50), (0.79, 0.40), (0.81, 0.41), (0.78, 0.40)], 10, id="a lower loss does not choose"),
+        pytest.param([(1.0, 0.5), (1.0, 0.3), (1.0, 0.302), (0.9, 0.2)], 20, id="of equal ones the lower loss"),
     ],
 )
 def test_state_of_the_best_auc_has_a_loss_near_the_lowest(make_job, tmp_path, monkeypatch, figures, best):
