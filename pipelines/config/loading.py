@@ -198,7 +198,7 @@ def _walk(node: Any, path: tuple[str, ...], lines: dict[str, int], above: tuple[
 # Writes out the defaults that depend on other keys or on the model's source, so that no null hides a value.
 
 
-_COSINE_TEMPERATURE = 0.15  # the range of a cosine is too narrow for a softmax
+_COSINE_TEMPERATURE = 0.1  # the range of a cosine is too narrow for a softmax
 
 
 def resolved(config: PipelineConfig) -> PipelineConfig:

@@ -50,7 +50,7 @@ def test_vectors_that_a_softmax_trains_have_unit_length(load, source, normalize)
     given = load(text.replace(TOWERS, TOWERS.replace("arguments: {", "arguments: {normalize: false, ")))
     assert given.model.arguments["normalize"] is False
     if source == "softmax":
-        assert (config.training.softmax.temperature, given.training.softmax.temperature) == (0.15, 1)
+        assert (config.training.softmax.temperature, given.training.softmax.temperature) == (0.1, 1)
         given = load(text.replace("softmax: other", "softmax: {feature: other, temperature: 0.2}"))
         assert given.training.softmax.temperature == 0.2
 
