@@ -228,8 +228,8 @@ class TrainingSettings(Section):
         """Fill in the defaults that depend on other keys."""
         if not isinstance(values, Mapping):
             return values
-        is_long = values.get("steps") is not None or values.get("epochs") is not None
-        epochs = {} if is_long else {"epochs": DEFAULT_EPOCHS}
+        has_length = values.get("steps") is not None or values.get("epochs") is not None
+        epochs = {} if has_length else {"epochs": DEFAULT_EPOCHS}
         size = {} if values.get("softmax") is None else {"batch_size": _SOFTMAX_BATCH_SIZE}
         return {**size, **values, **epochs}
 

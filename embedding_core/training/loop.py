@@ -402,15 +402,17 @@ class Loop:
 
         By AUC, its loss must be near the lowest so far; of equal AUCs, that with the lower loss is better.
         """
-        best, best_step = float(self._state.best_value.numpy()), int(self._state.best_step.numpy())
+        state = self._state
+        best = float(state.best_value.numpy())
         is_better = stopping.is_better(metric, value, best)
         if metric == "loss":
             return is_better
         entries = self.history.validations
         losses = {entry["step"]: math.inf if entry["loss"] is None else entry["loss"] for entry in entries}
-        loss, lowest = list(losses.values())[-1], min(losses.values())
+        loss, lowest = losses[state.step], min(losses.values())
         is_near = loss <= lowest + _LOSS_ABOVE_LOWEST * abs(lowest)
-        return is_near and (is_better or (value == best and loss < losses.get(best_step, -math.inf)))
+        is_equal = value == best and loss < losses.get(int(state.best_step.numpy()), -math.inf)
+        return is_near and (is_better or is_equal)
 
     def _stopped(self) -> bool:
         stopping = self._job.training.early_stopping
