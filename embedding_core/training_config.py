@@ -147,7 +147,7 @@ class Softmax(Section):
       sampled: number of candidates drawn for each batch.
       distribution: chance of a token to be drawn: "uniform" over the vocabulary, or by its "count" in the feature.
       temperature: number that the products of the towers' vectors are divided by; null is 0.1 if the model's argument
-        `normalize` is true, else 1.
+        `normalize` is true (0.15 for the model `two_tower`), else 1.
       correction: whether logits are corrected by logQ.
       remove_hits: whether to leave out accidental hits: negatives with the same id as the row's own candidate.
       hard_negatives: number of negatives that count for each row, largest logits first; null for all.

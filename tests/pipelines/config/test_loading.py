@@ -50,9 +50,12 @@ def test_vectors_that_a_softmax_trains_have_unit_length(load, source, normalize)
     given = load(text.replace(TOWERS, TOWERS.replace("arguments: {", "arguments: {normalize: false, ")))
     assert given.model.arguments["normalize"] is False
     if source == "softmax":
-        assert (config.training.softmax.temperature, given.training.softmax.temperature) == (0.1, 1)
+        assert (config.training.softmax.temperature, given.training.softmax.temperature) == (0.15, 1)
         given = load(text.replace("softmax: other", "softmax: {feature: other, temperature: 0.2}"))
         assert given.training.softmax.temperature == 0.2
+        sequences = "model: {name: sequential, arguments: {history: item, candidate: other}}"
+        given = load(text.replace(f"model: {TOWERS}", sequences).replace("[item", "[{name: item, separator: '|', max_sequence_length: 3}"))
+        assert given.training.softmax.temperature == 0.1
 
 
 def test_arguments_of_a_models_own_build_are_written_out(load, minimal, folder):
