@@ -53,8 +53,8 @@ def test_vectors_that_a_softmax_trains_have_unit_length(load, source, normalize)
         assert (config.training.softmax.temperature, given.training.softmax.temperature) == (0.15, 1)
         given = load(text.replace("softmax: other", "softmax: {feature: other, temperature: 0.2}"))
         assert given.training.softmax.temperature == 0.2
-        sequences = "model: {name: sequential, arguments: {history: item, candidate: other}}"
-        given = load(text.replace(f"model: {TOWERS}", sequences).replace("[item", "[{name: item, separator: '|', max_sequence_length: 3}"))
+        sequences = text.replace(TOWERS, "{name: sequential, arguments: {history: item, candidate: other}}")
+        given = load(sequences.replace("[item", "[{name: item, separator: '|', max_sequence_length: 3}"))
         assert given.training.softmax.temperature == 0.1
 
 
