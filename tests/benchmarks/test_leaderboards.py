@@ -78,23 +78,12 @@ def write_lists(file, lines):
     file.write_text("".join(" ".join(map(str, line)) + "\n" for line in lines), encoding="utf-8")
 
 
-def test_history_of_a_pair_is_of_other_train_items_of_its_user():
-    train = np.array([[0, 3], [0, 1], [0, 2], [1, 7], [2, 5]])
-    assert gowalla.histories(train, train, 2).to_pylist()[3:] == [[], []]
-    assert gowalla.histories(train, train, 2).to_pylist()[:3] == [[1, 2], [3, 2], [3, 1]]
-    drawn = gowalla.histories(train, train, 1).to_pylist()
-    assert len(drawn[0]) == 1
-    assert drawn[0][0] in (1, 2)
-    assert gowalla.histories(np.array([[0, 9], [4, 9]]), train, 3).to_pylist() == [[3, 1, 2], []]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("history", [0, 3])
-def test_gowalla_runs_from_its_files_to_recall(tmp_path, history):
+def test_gowalla_runs_from_its_files_to_recall(tmp_path):
     lines = lines_of(np.random.default_rng(1), 25, 40, 9)
     write_lists(tmp_path / "train.txt", [line[:-2] for line in lines])
     write_lists(tmp_path / "test.txt", [[line[0], *line[-2:]] for line in lines])
-    board = gowalla.board(tmp_path, tmp_path / "work", history)
+    board = gowalla.board(tmp_path, tmp_path / "work")
     (figures,) = run_board(board, [0], tmp_path / "work", in_this_process)
     assert 0 <= figures["NDCG@20"] <= figures["Recall@20"] <= 1
     assert figures["Recall@20"] > 0  # the top 20 of at most 40 items

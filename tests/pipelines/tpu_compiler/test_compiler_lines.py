@@ -87,7 +87,7 @@ def compiled(config, topology, tokens):
     [
         "pipelines/examples/taxi.yaml",
         *(f"examples/online_retail/{name}.yaml" for name in ("online_retail", "daily_runs")),
-        *(f"benchmarks/leaderboards/{name}.yaml" for name in ("amazon", "gowalla", "gowalla_history", "movielens")),
+        *(f"benchmarks/leaderboards/{name}.yaml" for name in ("amazon", "gowalla", "movielens")),
     ],
 )
 def test_every_example_compiles_for_every_generation(file, topology, tmp_path):
