@@ -69,12 +69,15 @@ class EarlyStopping(Section):
     """When training ends before its last step. The best evaluated state is restored, even without an early stop.
 
     Attributes:
-      metric: metric of the validation rows: "auc" (higher is better, if the loss is at most 1% above the lowest so far;
-        of equal AUCs, the lower loss) or "loss" (lower is better); null is "auc" if all labels are binary, else "loss".
-      patience: number of consecutive evaluations without an improvement after which training ends.
+      metric: metric of the validation rows: "auc" (higher is better, among states whose loss is at most 1% above the
+        lowest so far; of equal AUCs, the lower loss) or "loss" (lower is better); null is "auc" if all labels are
+        binary, else "loss".
+      patience: number of consecutive evaluations without an improvement after which training ends; by AUC, a loss below
+        all before it is an improvement too.
       min_delta: smallest change that counts as an improvement.
       validation_fraction: share of the train split's rows that are held back to judge the model. A hash of each row
-        chooses them, whatever the rule of `split` is; early stopping never sees the eval split.
+        and of its place in its file chooses them, whatever the rule of `split` is; early stopping never sees the eval
+        split.
       train_on_validation: whether the chosen state, or the last one if none was chosen, is then trained once on the
         validation rows, at the learning rates of the epoch before this state, so that they are learned as the others
         were. If the chosen step is within the first epoch, the pass is as short in proportion.

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -389,30 +389,37 @@ class Loop:
             )
             if is_new:
                 _log.warning(self.history.facts[_NOT_STOPPED])
-        elif self._is_best(stopping, metric, value):
+            return
+        losses = {
+            entry["step"]: math.inf if entry["loss"] is None else entry["loss"] for entry in self.history.validations
+        }
+        if self._is_best(stopping, metric, value, losses):
             state.best_value.assign(value)
             state.best_step.assign(step)
             state.waited.assign(0)
             state.save_best()
+        elif metric == "auc" and losses[step] == min(losses.values()):
+            state.waited.assign(0)  # the AUC of few rows jumps while the model still learns
         else:
             state.waited.assign_add(1)
 
-    def _is_best(self, stopping: EarlyStopping, metric: Literal["auc", "loss"], value: float) -> bool:
+    def _is_best(
+        self, stopping: EarlyStopping, metric: Literal["auc", "loss"], value: float, losses: Mapping[int, float]
+    ) -> bool:
         """Return whether the evaluated state replaces the best one.
 
-        By AUC, its loss must be near the lowest so far; of equal AUCs, that with the lower loss is better.
+        By AUC, its loss must be near the lowest so far; of equal AUCs, that with the lower loss is better. A best state
+        whose loss is not near the lowest any more is replaced by the first one whose loss is.
         """
         state = self._state
         best = float(state.best_value.numpy())
         is_better = stopping.is_better(metric, value, best)
         if metric == "loss":
             return is_better
-        entries = self.history.validations
-        losses = {entry["step"]: math.inf if entry["loss"] is None else entry["loss"] for entry in entries}
-        loss, lowest = losses[state.step], min(losses.values())
-        is_near = loss <= lowest + _LOSS_ABOVE_LOWEST * abs(lowest)
-        is_equal = value == best and loss < losses.get(int(state.best_step.numpy()), -math.inf)
-        return is_near and (is_better or is_equal)
+        lowest = min(losses.values())
+        bound = lowest + _LOSS_ABOVE_LOWEST * abs(lowest)
+        loss, of_best = losses[state.step], losses.get(int(state.best_step.numpy()), math.inf)
+        return loss <= bound and (is_better or of_best > bound or (value == best and loss < of_best))
 
     def _stopped(self) -> bool:
         stopping = self._job.training.early_stopping

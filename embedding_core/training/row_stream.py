@@ -18,15 +18,19 @@ from embedding_core.training_config import TrainingConfig
 
 # Holds back a part of the train split for early stopping; the eval split is for the report.
 #
-# A hash of a row's bytes alone decides whether the row is held back, so that every host, every resume and every epoch
-# agree, and equal rows stay together. Training sees the held-back rows only after early stopping has chosen a state.
+# A hash of a row's bytes and of its place in its file, modulo 256, decides whether the row is held back, so that every
+# host, every resume and every epoch agree. Without the place, equal rows would stay together: of a few tokens that come
+# with both labels, training would see all rows of one label, and the validation part those of the other. Training sees
+# the held-back rows only after early stopping has chosen a state.
 
 Keep: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 _BUCKETS = 1 << 20
 
 
 def split_filters(fraction: float) -> tuple[Keep, Keep]:
-    """Make the filters of serialized rows, string `[n]`, for training and for validation.
+    """Make the filters of serialized rows, for training and for validation.
+
+    Each takes the next rows of a file, string `[n]`, where n is 256 but for the last ones.
 
     Args:
       fraction: expected share of validation rows.
@@ -34,7 +38,8 @@ def split_filters(fraction: float) -> tuple[Keep, Keep]:
     bound = round(fraction * _BUCKETS)
 
     def held_back(serialized: tf.Tensor) -> tf.Tensor:
-        return tf.strings.to_hash_bucket_fast(serialized, _BUCKETS) < bound
+        places = tf.strings.as_string(tf.range(tf.size(serialized)))
+        return tf.strings.to_hash_bucket_fast(tf.strings.join([places, serialized]), _BUCKETS) < bound
 
     return lambda serialized: ~held_back(serialized), held_back
 

@@ -58,12 +58,17 @@ class _Constant(tf_keras.layers.Layer):
         return tf.repeat(self._value, tf.shape(inputs)[0], axis=0)
 
 
+_NO_LENGTH = 1e-12  # square of a length
+
+
 class UnitLength(tf_keras.layers.Layer):
     """Divides each vector by its length; a vector of zeros, as of an unknown token, stays as it is."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Return `[B, n]` for inputs `[B, n]`."""
-        return tf.math.l2_normalize(inputs, axis=1)
+        squared = tf.reduce_sum(tf.square(inputs), 1, keepdims=True)
+        # A vector of zeros is divided by 1: the gradient of `l2_normalize` there is a million times that of the output.
+        return inputs * tf.math.rsqrt(tf.where(squared > _NO_LENGTH, squared, tf.ones_like(squared)))
 
 
 def _choose(

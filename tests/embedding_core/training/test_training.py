@@ -182,7 +182,9 @@ def test_early_stopping_goes_back_to_the_best_state(make_job, tmp_path):
     stopping, rate = EarlyStopping(metric="auc"), {"learning_rate": 0.05}
     job = make_job(epochs=60, eval_every=10, dense_optimizer=rate, early_stopping=stopping)
     result = train(job, str(tmp_path / "run"))
-    best = max(result.history.validations, key=lambda entry: entry["auc"])
+    lowest = min(entry["loss"] for entry in result.history.validations)
+    near = [entry for entry in result.history.validations if entry["loss"] <= 1.01 * lowest]
+    best = max(near, key=lambda entry: entry["auc"])
     assert result.step == best["step"] < result.history.facts["steps_done"] < 600
     assert [entry["step"] for entry in result.history.validations] == [entry["step"] for entry in result.history.evals]
 
@@ -191,11 +193,30 @@ def test_early_stopping_goes_back_to_the_best_state(make_job, tmp_path):
     ("figures", "best"),
     [
         pytest.param([(0.80, 0.50), (0.81, 0.49), (0.83, 0.50), (0.82, 0.494)], 40, id="too far above the lowest"),
-        pytest.param([(0.80, 0.50), (0.79, 0.40), (0.81, 0.41), (0.78, 0.40)], 10, id="a lower loss does not choose"),
-        pytest.param([(1.0, 0.5), (1.0, 0.3), (1.0, 0.302), (0.9, 0.2)], 20, id="of equal ones the lower loss"),
+        pytest.param([(0.80, 0.50), (0.79, 0.40), (0.81, 0.41), (0.78, 0.40)], 20, id="lowest fell below the best"),
+        pytest.param([(0.80, 0.401), (0.79, 0.40), (0.78, 0.402), (0.7, 0.5)], 10, id="a lower loss does not choose"),
+        pytest.param([(1.0, 0.5), (1.0, 0.3), (1.0, 0.302), (0.9, 0.299)], 20, id="of equal ones the lower loss"),
     ],
 )
 def test_state_of_the_best_auc_has_a_loss_near_the_lowest(make_job, tmp_path, monkeypatch, figures, best):
+    assert trained_with(figures, 9, make_job, tmp_path, monkeypatch).step == best
+
+
+@pytest.mark.parametrize(
+    ("losses", "done"),
+    [
+        pytest.param([0.50, 0.49, 0.48, 0.47, 0.46, 0.47], 60, id="the loss falls"),
+        pytest.param([0.50, 0.51, 0.52, 0.53, 0.54, 0.55], 30, id="the loss rises"),
+    ],
+)
+def test_training_goes_on_while_the_loss_falls(make_job, tmp_path, monkeypatch, losses, done):
+    figures = [(0.8 if at == 0 else 0.7, loss) for at, loss in enumerate(losses)]
+    result = trained_with(figures, 2, make_job, tmp_path, monkeypatch)
+    assert result.history.facts["steps_done"] == done
+
+
+def trained_with(figures, patience, make_job, tmp_path, monkeypatch):
+    """Train ten steps for each pair of AUC and loss, which stands for the evaluation after them."""
     evaluations = iter([figure for figure in figures for _ in ("validation", "eval")])
 
     def scripted(trainable, batches):
@@ -203,9 +224,9 @@ def test_state_of_the_best_auc_has_a_loss_near_the_lowest(make_job, tmp_path, mo
         return Evaluation(loss, area, {"label": TaskFigures(loss, area)})
 
     monkeypatch.setattr(loop, "evaluate", scripted)
-    stopping = EarlyStopping(patience=9, train_on_validation=False)
+    stopping = EarlyStopping(patience=patience, train_on_validation=False)
     job = make_job(epochs=None, steps=10 * len(figures), eval_every=10, early_stopping=stopping)
-    assert train(job, str(tmp_path / "run")).step == best
+    return train(job, str(tmp_path / "run"))
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,19 @@ def test_rows_of_the_validation_part_are_held_back_in_training(tmp_path):
     assert set(numbers(again.train(3), 2 * data.steps_per_epoch)) == set(trained)
 
 
+def test_equal_rows_are_in_both_parts(tmp_path):
+    """Else training would see one label of a token, and the validation part the other one."""
+    given = [row(f"w{n % 2}", 0.0, n // 2 % 2) for n in range(400)]
+    data = data_of(job_in(tmp_path, given, early_stopping=STOPPING))
+
+    def kinds(batches):
+        pairs = ((batch["ids"]["word"].flat_values.numpy(), batch["label"].numpy()[:, 0]) for batch in batches)
+        return {pair for ids, labels in pairs for pair in zip(ids.tolist(), labels.tolist(), strict=True)}
+
+    train_batches = itertools.islice(data.train(0), data.steps_per_epoch)
+    assert len(kinds(train_batches)) == len(kinds(data.validation())) == 4
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A job and its result; only the last row has the word w5."""

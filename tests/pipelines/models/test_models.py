@@ -13,6 +13,7 @@ from pipelines.models.dlrm import PairwiseDots
 from pipelines.models.final_mlp import BilinearHeads
 from pipelines.models.mmoe import mixed
 from pipelines.models.parts import SeededDropout
+from pipelines.models.two_tower import UnitLength
 
 CONFIG = EmbeddingConfig(
     tables=(TableConfig(name="t", vocabulary_size=9, dim=4), TableConfig(name="u", vocabulary_size=5, dim=3)),
@@ -285,6 +286,17 @@ def test_logit_of_normalized_towers_is_a_cosine_and_biases():
     expected = np.sum(user[:, 1:] * item[:, 1:], 1) / lengths + user[:, 0] + item[:, 0]
     np.testing.assert_allclose(found[:, 0], expected, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(found[0, 0], user[0, 0], rtol=1e-6)  # the candidate's vector is zero
+
+
+def test_gradient_of_a_vector_of_zeros_is_not_multiplied():
+    """Else the bias of a tower would follow rows without a token alone."""
+    vectors = tf.constant([[0.0, 0.0], [3.0, 4.0]])
+    with tf.GradientTape() as tape:
+        tape.watch(vectors)
+        units = UnitLength()(vectors)
+        total = tf.reduce_sum(units * [[2.0, 1.0], [1.0, 0.0]])
+    np.testing.assert_allclose(units, [[0, 0], [0.6, 0.8]], rtol=1e-6)
+    np.testing.assert_allclose(tape.gradient(total, vectors), [[2, 1], [0.128, -0.096]], rtol=1e-5)
 
 
 @pytest.mark.parametrize("query", [[], ["nobody"], ["item"]])
