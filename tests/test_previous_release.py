@@ -86,10 +86,19 @@ def test_finished_run_is_restored():
     np.testing.assert_array_equal(run.engine.embedding_tables["item"].numpy(), ARRAYS["trained/item"])
 
 
+def split_by_the_bytes_alone(fraction):
+    def held_back(serialized):
+        return tf.strings.to_hash_bucket_fast(serialized, 1 << 20) < round(fraction * (1 << 20))
+
+    return lambda serialized: ~held_back(serialized), held_back
+
+
 def test_stopped_training_goes_on(files, tmp_path, monkeypatch):
-    # That release gave a short batch the weight of a whole one (decision 12): without its `share`, all else is equal.
+    # That release gave a short batch the weight of a whole one, which has no `share` here, and held back equal rows
+    # together (decision 12): all else is equal.
     read = job_module.read_batches
     monkeypatch.setattr(job_module, "read_batches", lambda *given: read(*given[:4]))
+    monkeypatch.setattr(job_module, "split_filters", split_by_the_bytes_alone)
     assert CheckpointSeries(files / "series").steps() == [10, 5]
     description = RunDescription.load(str(files / "model_run"))
     stopping = {"metric": "loss", "validation_fraction": 0.2, "patience": 9, "train_on_validation": False}
