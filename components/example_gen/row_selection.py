@@ -116,8 +116,9 @@ class SplitByHash(Section):
     Attributes:
       by: "hash".
       eval_fraction: expected share of the rows (or keys) for "eval".
-      key: column whose rows stay together, such as a customer; null hashes the whole row. 100, 100.0 and the texts
-        "100" and "100.0" are one key. A row without a value there is assigned by a hash of the whole row.
+      key: column whose rows stay together, such as a customer; null hashes the whole row, and divides equal rows of a
+        file among the splits. 100, 100.0 and the texts "100" and "100.0" are one key. A row without a value there is
+        assigned as without a key.
     """
 
     by: Literal["hash"] = "hash"

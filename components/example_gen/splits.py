@@ -1,4 +1,4 @@
-"""Leaves out the rows that fail a filter, and assigns the others to splits: by the row and the seed alone.
+"""Leaves out the rows that fail a filter, and assigns the others to splits, whatever their order.
 
 Unifies ids that are written as 3 in some files and as 3.0 in others.
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -151,15 +151,46 @@ SPLITS = ("train", "eval")
 _NEITHER = -1
 
 
-def assign_splits(batch: Batch, settings: Settings, bad: BadRows) -> tuple[Batch, Sides]:
+class EqualRows:
+    """Tells equal rows of a file apart, so that a hash divides them among the splits.
+
+    Else, of a few tokens that come with both labels, one split would have all rows of one label. A row without an equal
+    one before it has the same digest whatever the file and the order of rows. Of more than 262,144 different rows, the
+    later ones are not told apart.
+    """
+
+    _MOST = 1 << 18
+
+    def __init__(self) -> None:
+        """Begin a file."""
+        self._seen: dict[bytes, int] = {}
+
+    def digests(self, contents: Sequence[bytes], salt: bytes) -> list[bytes]:
+        """Return a digest of 8 bytes for each content; those of equal contents differ, also from call to call."""
+        seen, found = self._seen, []
+        for digest in _digests(contents, salt):
+            before = seen.get(digest, 0)
+            if before or len(seen) < self._MOST:
+                seen[digest] = before + 1
+            found.append(digest if not before else _digest(digest + before.to_bytes(8, "big"), salt))
+        return found
+
+
+def assign_splits(batch: Batch, settings: Settings, bad: BadRows, equal: EqualRows) -> tuple[Batch, Sides]:
     """Assign each row its split, as a position in `SPLITS`, or -1 for neither.
+
+    Args:
+      batch: the rows.
+      settings: how they are split.
+      bad: rows set aside; extended here.
+      equal: the rows of the file that came before.
 
     Returns:
       The rows and their splits [rows]. Rows without a valid time are set aside, and not returned.
     """
     split = settings.split
     if isinstance(split, SplitByHash):
-        return _by_hash(batch, split, settings.seed, bad)
+        return _by_hash(batch, split, str(settings.seed).encode(), bad, equal)
     if isinstance(split, SplitByColumn):
         return batch, _by_column(batch, split)
     if isinstance(split, SplitByFile):
@@ -169,27 +200,31 @@ def assign_splits(batch: Batch, settings: Settings, bad: BadRows) -> tuple[Batch
     return _by_time(batch, split, bad)
 
 
-def _by_hash(batch: Batch, split: SplitByHash, seed: int, bad: BadRows) -> tuple[Batch, Sides]:
+def _by_hash(batch: Batch, split: SplitByHash, salt: bytes, bad: BadRows, equal: EqualRows) -> tuple[Batch, Sides]:
     if split.key is None:
-        return batch, _sides(_shares(batch.content(batch.index), seed), split)
+        return batch, _sides(equal.digests(batch.content(batch.index), salt), split)
     keys, reasons = keys_of(batch.column(split.key), batch.decimal)
     encoded = keys.dictionary_encode()
     missing = keys.is_null().to_numpy(zero_copy_only=False)
-    shares = np.empty(len(batch))
-    shares[~missing] = _shares(encoded.dictionary.to_pylist(), seed)[encoded.indices.drop_null().to_numpy()]
-    shares[missing] = _shares(batch.content(batch.index[missing]), seed)
-    return _without(batch, _sides(shares, split), f"{split.key!r}, the key of the split", reasons, bad)
+    sides = np.empty(len(batch), np.int8)
+    of_keys = _sides(_digests(encoded.dictionary.to_pylist(), salt), split)
+    sides[~missing] = of_keys[encoded.indices.drop_null().to_numpy()]
+    sides[missing] = _sides(equal.digests(batch.content(batch.index[missing]), salt), split)
+    return _without(batch, sides, f"{split.key!r}, the key of the split", reasons, bad)
 
 
-def _sides(shares: npt.NDArray[np.float64], split: SplitByHash) -> Sides:
-    return (shares < split.eval_fraction).astype(np.int8)
+def _sides(digests: Sequence[bytes], split: SplitByHash) -> Sides:
+    """Compare each digest, as a number in [0, 1), with the share of the eval split."""
+    numbers = np.frombuffer(b"".join(digests), dtype=">u8") >> np.uint64(11)
+    return (numbers.astype(np.float64) / float(1 << 53) < split.eval_fraction).astype(np.int8)
 
 
-def _shares(contents: Sequence[bytes], seed: int) -> npt.NDArray[np.float64]:
-    """Hash each content to a number in [0, 1); the numbers are uniformly distributed."""
-    salt = str(seed).encode()
-    digests = b"".join(hashlib.blake2b(content, digest_size=8, key=salt).digest() for content in contents)
-    return (np.frombuffer(digests, dtype=">u8") >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+def _digests(contents: Iterable[bytes], salt: bytes) -> list[bytes]:
+    return [_digest(content, salt) for content in contents]
+
+
+def _digest(content: bytes, salt: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=8, key=salt).digest()
 
 
 def _by_column(batch: Batch, split: SplitByColumn) -> Sides:

@@ -1,3 +1,4 @@
+import collections
 import csv
 import gzip
 import hashlib
@@ -32,6 +33,18 @@ def test_split_does_not_depend_on_files_order_or_columns_kept(ingest, write, tmp
     assert {row["id"][0] for row in first.rows("eval")} == {row["id"][0] for row in two.rows("eval")}
     assert first.facts["splits"]["eval"] == pytest.approx(200, abs=40)
     assert two.facts["rows_read"] == two.facts["rows_kept"] == 400
+
+
+def test_equal_rows_are_divided_whatever_their_order(ingest, write, tmp_path):
+    """Else one split would have all rows of a token with one label, and the model of the other one."""
+    rows, counts = [f"i{n % 5},{n // 5 % 2}" for n in range(1000)], []
+    for order in (rows, rows[::-1]):
+        write("\n".join(["item,label", *order]))
+        output = ingest(out=tmp_path / str(len(counts)), columns={"item": "token", "label": "float"}, split=HALF)
+        counts.append(collections.Counter((row["item"][0], row["label"][0]) for row in output.rows("eval")))
+    assert len(counts[0]) == 10
+    assert all(25 < count < 75 for count in counts[0].values())
+    assert counts[0] == counts[1]
 
 
 def test_rows_of_one_key_stay_together(ingest, write):

@@ -16,7 +16,7 @@ from components.example_gen.prepared_rows import read_rows
 from components.example_gen.readers import typed_batch
 from components.example_gen.rows import BadRows, normal
 from components.example_gen.settings import Settings
-from components.example_gen.splits import SPLITS, assign_splits, keys_of
+from components.example_gen.splits import SPLITS, EqualRows, assign_splits, keys_of
 from components.example_gen.tally import Tally
 from embedding_core.errors import DataError
 
@@ -176,7 +176,7 @@ def sides_of_keys(*columns):
     for keys in columns:
         rows = pa.record_batch([keys, pa.array(range(len(keys)))], ["key", "row"])
         batch = typed_batch("file, row", rows, settings, 1)
-        sides.append("".join(map(str, assign_splits(batch, settings, bad)[1].tolist())))
+        sides.append("".join(map(str, assign_splits(batch, settings, bad, EqualRows())[1].tolist())))
     return sides, bad
 
 

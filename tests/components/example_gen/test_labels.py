@@ -12,7 +12,7 @@ from components.example_gen.readers import typed_batch
 from components.example_gen.row_selection import RowFilter
 from components.example_gen.rows import BadRows, normal
 from components.example_gen.settings import Label, Settings
-from components.example_gen.splits import assign_splits, meets
+from components.example_gen.splits import EqualRows, assign_splits, meets
 from components.example_gen.tally import TooFewRowsError
 from embedding_core.errors import DataError
 
@@ -196,7 +196,7 @@ def test_row_filter_by_pattern_reads_the_digits_of_a_float():
 
 def test_split_by_a_column_is_the_same_in_any_type():
     for batch, settings in batches_of([1, 0, 1, 2]):
-        assert assign_splits(batch, settings, BadRows())[1].tolist() == [0, 1, 0, -1]
+        assert assign_splits(batch, settings, BadRows(), EqualRows())[1].tolist() == [0, 1, 0, -1]
 
 
 def test_row_without_a_weight_is_bad(ingest, write):
