@@ -260,22 +260,22 @@ def read_rows(files: Sequence[str], data_format: str, settings: Settings, tally:
 
 def prepared(batches: Iterable[Batch], settings: Settings, tally: Tally) -> Iterator[Rows]:
     """Yield the rows of each batch of a file that has some left; see `read_rows`."""
-    equal = EqualRows()
+    equal_rows = EqualRows()
     for batch in batches:
         whole = with_whole_numbers(batch, settings, tally.bad)
         with hiding_texts(settings.private):
-            rows = _prepared(whole, settings, tally, equal)
+            rows = _prepared(whole, settings, tally, equal_rows)
         if len(rows.sides):
             yield rows
 
 
-def _prepared(batch: Batch, settings: Settings, tally: Tally, equal: EqualRows) -> Rows:
+def _prepared(batch: Batch, settings: Settings, tally: Tally, equal_rows: EqualRows) -> Rows:
     occurring = (name for name, column in batch.columns.items() if _occurs(batch, column))
     tally.seen = sorted({*tally.seen, *occurring, *settings.made})
     batch = filter_rows(batch, settings.conditions, tally.filtered, tally.bad)
     if settings.histories is not None:
         batch = without_lists(batch, settings.histories, tally.bad)
-    batch, sides = assign_splits(batch, settings, tally.bad, equal)
+    batch, sides = assign_splits(batch, settings, tally.bad, equal_rows)
     if settings.histories is None:  # otherwise rows of neither split may be in histories
         tally.outside += int((sides < 0).sum())
         batch, sides = batch.keep(sides >= 0), sides[sides >= 0]

@@ -176,21 +176,21 @@ class EqualRows:
         return found
 
 
-def assign_splits(batch: Batch, settings: Settings, bad: BadRows, equal: EqualRows) -> tuple[Batch, Sides]:
+def assign_splits(batch: Batch, settings: Settings, bad: BadRows, equal_rows: EqualRows) -> tuple[Batch, Sides]:
     """Assign each row its split, as a position in `SPLITS`, or -1 for neither.
 
     Args:
       batch: the rows.
       settings: how they are split.
       bad: rows set aside; extended here.
-      equal: the rows of the file that came before.
+      equal_rows: the rows of the file that came before.
 
     Returns:
       The rows and their splits [rows]. Rows without a valid time are set aside, and not returned.
     """
     split = settings.split
     if isinstance(split, SplitByHash):
-        return _by_hash(batch, split, str(settings.seed).encode(), bad, equal)
+        return _by_hash(batch, split, str(settings.seed).encode(), bad, equal_rows)
     if isinstance(split, SplitByColumn):
         return batch, _by_column(batch, split)
     if isinstance(split, SplitByFile):
@@ -200,16 +200,16 @@ def assign_splits(batch: Batch, settings: Settings, bad: BadRows, equal: EqualRo
     return _by_time(batch, split, bad)
 
 
-def _by_hash(batch: Batch, split: SplitByHash, salt: bytes, bad: BadRows, equal: EqualRows) -> tuple[Batch, Sides]:
+def _by_hash(batch: Batch, split: SplitByHash, salt: bytes, bad: BadRows, equal_rows: EqualRows) -> tuple[Batch, Sides]:
     if split.key is None:
-        return batch, _sides(equal.digests(batch.content(batch.index), salt), split)
+        return batch, _sides(equal_rows.digests(batch.content(batch.index), salt), split)
     keys, reasons = keys_of(batch.column(split.key), batch.decimal)
     encoded = keys.dictionary_encode()
     missing = keys.is_null().to_numpy(zero_copy_only=False)
     sides = np.empty(len(batch), np.int8)
     of_keys = _sides(_digests(encoded.dictionary.to_pylist(), salt), split)
     sides[~missing] = of_keys[encoded.indices.drop_null().to_numpy()]
-    sides[missing] = _sides(equal.digests(batch.content(batch.index[missing]), salt), split)
+    sides[missing] = _sides(equal_rows.digests(batch.content(batch.index[missing]), salt), split)
     return _without(batch, sides, f"{split.key!r}, the key of the split", reasons, bad)
 
 
