@@ -5,7 +5,6 @@ Makes Arrow tables of events from rows, and partitions them by user, in files th
 
 from __future__ import annotations
 
-import hashlib
 import posixpath
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from components.example_gen.prepared_rows import Rows, Shards, moments
 from components.example_gen.row_selection import SplitLeaveOneOut
 from components.example_gen.rows import Mask, is_list, value_type, values_per_row
 from components.example_gen.settings import Histories, Settings
-from components.example_gen.splits import SPLITS, Sides
+from components.example_gen.splits import SPLITS, Sides, digests
 from components.example_gen.tally import Tally
 from embedding_core.vocabulary import partition_of
 
@@ -68,7 +67,7 @@ def _event_table(rows: Rows, histories: Histories, first: int) -> pa.Table:
     events = rows.events
     assert events is not None  # the settings have histories
     in_order = histories.ties == "in_order"
-    ties = np.arange(first, first + len(rows.sides)) if in_order else _digests(rows.batch.content(rows.batch.index))
+    ties = np.arange(first, first + len(rows.sides)) if in_order else _order(rows.batch.content(rows.batch.index))
     arrays = map(pa.array, (events.whole, events.fraction, events.unit, ties, rows.sides, events.remembered))
     keys = dict(zip(KEYS, (events.user, *arrays), strict=True))
     both = {**rows.columns, **events.values}  # `events.values` come last: they are scalars, never lists
@@ -76,11 +75,9 @@ def _event_table(rows: Rows, histories: Histories, first: int) -> pa.Table:
     return pa.table({**keys, **values})
 
 
-def _digests(contents: Sequence[bytes]) -> npt.NDArray[np.int64]:
+def _order(contents: Sequence[bytes]) -> npt.NDArray[np.int64]:
     """Hash each row, so that rows of one user and time have an order that does not depend on the files."""
-    return np.frombuffer(
-        b"".join(hashlib.blake2b(content, digest_size=8).digest() for content in contents), ">i8"
-    ).astype("i8")
+    return np.frombuffer(b"".join(digests(contents)), ">i8").astype("i8")
 
 
 def _widened(values: pa.Array) -> pa.Array:

@@ -168,7 +168,7 @@ class EqualRows:
     def digests(self, contents: Sequence[bytes], salt: bytes) -> list[bytes]:
         """Return a digest of 8 bytes for each content; those of equal contents differ, also from call to call."""
         seen, found = self._seen, []
-        for digest in _digests(contents, salt):
+        for digest in digests(contents, salt):
             before = seen.get(digest, 0)
             if before or len(seen) < self._MOST:
                 seen[digest] = before + 1
@@ -207,7 +207,7 @@ def _by_hash(batch: Batch, split: SplitByHash, salt: bytes, bad: BadRows, equal_
     encoded = keys.dictionary_encode()
     missing = keys.is_null().to_numpy(zero_copy_only=False)
     sides = np.empty(len(batch), np.int8)
-    of_keys = _sides(_digests(encoded.dictionary.to_pylist(), salt), split)
+    of_keys = _sides(digests(encoded.dictionary.to_pylist(), salt), split)
     sides[~missing] = of_keys[encoded.indices.drop_null().to_numpy()]
     sides[missing] = _sides(equal_rows.digests(batch.content(batch.index[missing]), salt), split)
     return _without(batch, sides, f"{split.key!r}, the key of the split", reasons, bad)
@@ -219,7 +219,8 @@ def _sides(digests: Sequence[bytes], split: SplitByHash) -> Sides:
     return (numbers.astype(np.float64) / float(1 << 53) < split.eval_fraction).astype(np.int8)
 
 
-def _digests(contents: Iterable[bytes], salt: bytes) -> list[bytes]:
+def digests(contents: Iterable[bytes], salt: bytes = b"") -> list[bytes]:
+    """Return a digest of 8 bytes for each content."""
     return [_digest(content, salt) for content in contents]
 
 

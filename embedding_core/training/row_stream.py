@@ -47,7 +47,7 @@ def split_filters(fraction: float) -> tuple[Keep, Keep]:
 # Reads rows in an order that seed and step determine, so that a resumed run continues in the same order.
 
 _ALTERNATING = 4  # files; determines the order of rows, so it must not depend on the machine
-_FILTERED = 256  # records that are filtered in one call
+_FILTERED = 256  # records that are filtered in one call; determines which rows are held back
 
 
 def require_files(files: Sequence[str], split: str) -> None:

@@ -201,7 +201,7 @@ def _walk(node: Any, path: tuple[str, ...], lines: dict[str, int], above: tuple[
 # The range of a cosine is too narrow for a softmax. These were chosen by the ranking of validation data, since a lower
 # softmax loss is not a better ranking (decision 12).
 _COSINE_TEMPERATURE = 0.1
-_COSINE_TEMPERATURES = {"two_tower": 0.15}
+_TWO_TOWER_TEMPERATURE = 0.15
 
 
 def resolved(config: PipelineConfig) -> PipelineConfig:
@@ -219,7 +219,7 @@ def resolved(config: PipelineConfig) -> PipelineConfig:
     arguments = {**_defaults(config.model, config.python_path), **config.build_arguments}
     training = config.training
     if training.softmax is not None and training.softmax.temperature is None:
-        of_cosine = _COSINE_TEMPERATURES.get(config.model.name, _COSINE_TEMPERATURE)
+        of_cosine = _TWO_TOWER_TEMPERATURE if config.model.name == "two_tower" else _COSINE_TEMPERATURE
         temperature = of_cosine if arguments.get("normalize") else 1.0
         training = training.replace(softmax=training.softmax.replace(temperature=temperature))
     return config.replace(

@@ -264,8 +264,10 @@ class PipelineConfig(Section):
     def build_arguments(self) -> Json:
         """The keyword arguments of `build`: `model.arguments`, and a built-in model's defaults for those not given."""
         name = self.model.name
-        is_cosine = name in RETRIEVAL_MODELS and self.training.softmax is not None
-        return {**_ARGUMENTS.get(name, {}), **({"normalize": True} if is_cosine else {}), **self.model.arguments}
+        defaults = dict(_ARGUMENTS.get(name, {}))
+        if name in RETRIEVAL_MODELS and self.training.softmax is not None:
+            defaults["normalize"] = True
+        return {**defaults, **self.model.arguments}
 
     @property
     def push_destination(self) -> str:
