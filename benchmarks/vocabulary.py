@@ -1,12 +1,9 @@
 """Measures VocabularyGen and `tft.vocabulary` on the same examples, and checks that tokens and counts are equal.
 
     python -m benchmarks.vocabulary FOLDER [--rows 1000000] [--runs 3]
-    python -m benchmarks.vocabulary FOLDER --alone --rows 125000 250000 500000 1000000
 
 The first run writes the examples into the folder. Each measurement is a new process, pinned to one core. CPU time is
-that of the process and its children, memory the peak during counting minus that before it, both without imports. With
-`--alone`, VocabularyGen is measured by the number of rows, with the bytes that Beam shuffles: the messages from the
-counting step to the merging step.
+that of the process and its children, memory the peak during counting minus that before it, both without imports.
 """
 
 from __future__ import annotations
@@ -138,45 +135,13 @@ def _run_case(case: str, folder: pathlib.Path, rows: int, runs: int) -> None:
     print(f"CPU ratio, median of the pairs: {ratio(theirs, ours)}")
 
 
-def measure_alone(rows: int, shards: int, folder: str) -> Figures:
-    """Count examples in this process; return the figures of VocabularyGen, and the bytes of the counting messages."""
-    from components.vocabulary_gen.counting_plan import plan_counting
-    from components.vocabulary_gen.examples_counter import ExamplesCounter
-    from embedding_core.vocabulary import load_vocabulary
-
-    data = ZipfData(rows=rows, shards=shards)
-    with tempfile.TemporaryDirectory() as out:
-        figures = resources(_count_ours(data, folder, out))
-        tokens = sum(len(load_vocabulary(out, name)) for name in data.names)
-    counter = ExamplesCounter(plan_counting(_features(data), {}))
-    files = pathlib.Path(folder).glob("Split-train/*")
-    shuffled = sum(len(message) for file in files for _, message in counter.count(str(file)).messages())
-    return {**figures, "tokens": tokens, "shuffled": shuffled}
-
-
-def _run_alone(folder: pathlib.Path, sizes: list[int]) -> None:
-    lines = []
-    for rows in sizes:
-        data = ZipfData(rows=rows, shards=max(1, rows // 62_500))
-        write_examples(data, folder / f"alone-{rows}" / "Split-train")
-        run = in_new_process(measure_alone, rows, data.shards, str(folder / f"alone-{rows}"), core=_CORE)
-        cells = f"{rows:,}", f"{run['tokens']:,}", f"{run['cpu']:.1f}", f"{1e6 * run['cpu'] / rows:.1f}"
-        lines.append([*cells, f"{run['peak_mb']:.0f}", f"{run['shuffled'] / 1e6:.1f}"])
-    head = ["rows", "tokens", "CPU s", "us a row", "peak MB over start", "MB shuffled"]
-    show(table(head, lines), None, "")
-
-
 def main() -> None:
-    """Measure what the command line asks for."""
+    """Measure each case for each number of rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path, help="where the examples go")
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000])
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--alone", action="store_true", help="measure VocabularyGen only")
     given = parser.parse_args()
-    if given.alone:
-        _run_alone(given.folder, given.rows)
-        return
     for case, rows in itertools.product(_MULTIVALENT, given.rows):
         _run_case(case, given.folder, rows, given.runs)
 
