@@ -159,8 +159,8 @@ def build_model(
         filled positions.
 
     Raises:
-      ConfigError: the module has no `build`, `build` did not return an output `[B, width]` for each task, or it mixes
-        tf_keras and Keras 3.
+      ConfigError: the module has no `build`, `build` did not return an output `[B, width]` for each task, added an
+        input of its own, or mixes tf_keras and Keras 3.
     """
     build, widths = _load_build(module), {task.name: task.width for task in tasks}
     keras = _keras_of(module)
@@ -182,6 +182,13 @@ def build_model(
         raise ConfigError(
             f"`build` of model {module!r} returned {type(model).__name__} with output shape {shape!r}: "
             f"it must return a functional {keras.__name__}.Model whose {wanted}."
+        )
+    known = {_EMBEDDING + feature.name for feature in config.features}
+    known |= {_DENSE + name for name in (*dense_inputs, *map(length_name, given.get(_LENGTHS, ())))}
+    if unknown := sorted(set(model.input_names) - known):
+        raise ConfigError(
+            f"`build` of model {module!r} returned a model with the inputs {unknown}: it must compute its output from "
+            "`embeddings`, `dense` and `lengths` alone; list a column among the `features` instead of adding an Input."
         )
     return model
 

@@ -367,9 +367,9 @@ class WarmStart(_DenseChoices, _RowChoices):
       changed_dim: what to do with a table whose `dim` changed: "error" refuses it, "reset" starts the table from its
         initializer, "resize" keeps the columns that both dims have and takes further ones from the initializer.
       changed_optimizer: what to do with a table whose optimizer changed: "error" refuses it, "reset" starts all its
-        slots from their initial values, "convert" keeps the accumulators of Adagrad, AdagradMomentum and FTRL. With
-        "reset" and "convert", FTRL's linear terms are computed from the rows, because FTRL would lose the rows
-        otherwise.
+        slots from their initial values, "convert" keeps the accumulators of Adagrad, AdagradMomentum and FTRL. `beta2`
+        of AdagradMomentum that is 1 for one of them alone is such a change. If FTRL or one of its hyperparameters is
+        new, its linear terms are computed from the rows, because FTRL would lose or rescale the rows otherwise.
       dense: weights of the dense part: "restore" takes those of the checkpoint if inputs, labels, names and shapes
         agree; otherwise it starts from new weights and says why. "require" makes a difference an error. "reset" always
         starts from new weights.

@@ -207,8 +207,10 @@ class DeltaPush(PushForm):
         try:
             return push_delta(destination, exported, settings=settings, secret=secret, check=check, requests=inputs)
         except DeltaError as error:
-            _log.info("a whole version is pushed, and no delta: %s", error)
-            deltas = {"digest": Layout.load(exported).digest, "full_push": str(error)}
+            reason = str(error)
+        # Outside of the handler: an error from here on must not have the DeltaError, which is harmless, as its context.
+        _log.info("a whole version is pushed, and no delta: %s", reason)
+        deltas = {"digest": Layout.load(exported).digest, "full_push": reason}
 
         def checked(copy: str) -> Json:
             return {**check(copy), "deltas": deltas}

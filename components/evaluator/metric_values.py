@@ -42,13 +42,14 @@ class GroupSums:
         """Start without rows."""
         self._groups: list[npt.NDArray[np.int64]] = []  # `[2, pairs]`: slice and user
         self._rows: list[_Singles] = []  # `[3, pairs]`: prediction, label, weight; float32, as models give them
+        self._in_order = False  # whether there is one array of each, sorted by slice
 
     def add(self, scores: ModelScores, rows: Positions, slices: Positions) -> None:
         """Add the pairs of a row and a slice."""
         if scores.user is None:
             raise ConfigError("GroupAUC needs users: set `evaluation.user`.")
         kept = scores.weight[rows] > 0
-        rows, slices = rows[kept], slices[kept]
+        rows, slices, self._in_order = rows[kept], slices[kept], False
         self._groups.append(np.stack([slices, scores.user[rows]]))
         self._rows.append(
             np.stack([scores.prediction[rows], scores.label[rows], scores.weight[rows]]).astype(np.float32)
@@ -56,10 +57,13 @@ class GroupSums:
 
     def of_slice(self, combiner: Combiner, number: int) -> Metrics:
         """Return the metric of a slice, by TFMA's key; NaN if no user has rows of both labels."""
-        self._groups = [np.concatenate(self._groups, axis=1)]
-        self._rows = [np.concatenate(self._rows, axis=1)]
-        inside = self._groups[0][0] == number
-        return {combiner.key: group_auc(self._groups[0][1, inside], *self._rows[0][:, inside])}
+        if not self._in_order:
+            groups, rows = np.concatenate(self._groups, axis=1), np.concatenate(self._rows, axis=1)
+            order = np.argsort(groups[0], kind="stable")
+            self._groups, self._rows, self._in_order = [groups[:, order]], [rows[:, order]], True
+        (slices, users), rows = self._groups[0], self._rows[0]
+        inside = slice(*np.searchsorted(slices, [number, number + 1]))
+        return {combiner.key: group_auc(users[inside], *rows[:, inside])}
 
 
 def group_auc(users: npt.NDArray[np.int64], prediction: _Singles, label: _Singles, weight: _Singles) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow_model_analysis as tfma
 
-from embedding_core.errors import ConfigError
+from embedding_core.errors import ConfigError, DataError
 from embedding_core.training.eval_metrics import area_under_roc
 
 # Adds up rows by bucket of their predicted probability, and computes the areas under two curves from the sums.
@@ -38,8 +38,14 @@ BUCKETS = 2 * _MIDDLE + 1
 
 
 def bucket_of(probability: Any) -> _Codes:
-    """Return the bucket of each probability, int64 of the same shape; larger probabilities have larger numbers."""
+    """Return the bucket of each probability, int64 of the same shape; larger probabilities have larger numbers.
+
+    Raises:
+      DataError: a probability is NaN.
+    """
     given = np.clip(np.asarray(probability, np.float32), 0, 1)
+    if np.isnan(given).any():
+        raise DataError("the model predicts nan for a row of the eval split: a prediction must be finite.")
     distance = np.where(given > 0.5, 1 - given, given)  # exact: float32 holds 1 - p for each p above 0.5
     code = distance.view(np.int32).astype(np.int64) >> _DROPPED_BITS
     return np.where(given > 0.5, 2 * _MIDDLE - code, code)

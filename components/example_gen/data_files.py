@@ -234,6 +234,10 @@ def escaped(path: str) -> str:
     return glob.escape(path.replace("\\", "\\\\"))
 
 
+class NoMatchError(DataError):
+    """No file has the name of the data, or the folder does not exist."""
+
+
 class DataFiles(NamedTuple):
     """The files to read and the matching files that are ignored, both sorted, and the spans without a file.
 
@@ -267,7 +271,8 @@ def find_files(
       eval_pattern: glob of the files whose rows are all for the eval split; None has none.
 
     Raises:
-      DataError: the folder does not exist, no file matches, or a file matches both patterns.
+      NoMatchError: the folder does not exist, or no file matches.
+      DataError: the folder cannot be read, or a file matches both patterns.
     """
     pattern = without_spans(pattern)
     with reading(posixpath.join(input_base, pattern)):
@@ -281,7 +286,7 @@ def find_files(
     if spans is not None:
         files = [path for _, path in spanned]
     if not files:
-        raise DataError(_no_match(input_base, pattern, matches, spans))
+        raise NoMatchError(_no_match(input_base, pattern, matches, spans))
     for_eval = [] if eval_pattern is None else find_files(input_base, eval_pattern, data_format, None).files
     for path in sorted({*for_eval} & {*files}):
         raise DataError(
@@ -454,8 +459,12 @@ class Piece:
         Args:
           digest_of: function that returns the sha256 of a file.
         """
-        digests = sorted(digest_of(path) for path in self.files)
+        digests = self.digests(digest_of)
         return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+    def digests(self, digest_of: Callable[[str], str]) -> list[str]:
+        """Return the sha256 of each file, sorted."""
+        return sorted(map(digest_of, self.files))
 
 
 def find_pieces(files: Sequence[str], input_base: str, spans: PatternSpans | None) -> list[Piece]:
@@ -507,6 +516,7 @@ def _entries(pieces: Iterable[Piece], digests: Mapping[str, str]) -> list[Json]:
             "size": piece.size,
             "sha256": piece.sha256(digests.__getitem__),
             "state": piece.state,
+            **({"digests": piece.digests(digests.__getitem__)} if len(piece.files) > 1 else {}),
         }
         for piece in pieces
     ]

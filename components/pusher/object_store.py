@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
@@ -28,7 +28,14 @@ from components.pusher.served import (
 )
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.schema import Json
-from embedding_core.storage import exists, file_digest, file_names_below, remove_tree, scratch_folder
+from embedding_core.storage import (
+    exists,
+    file_digest,
+    file_names_below,
+    remove_tree,
+    scratch_folder,
+    tensorflow_errors_as_os_errors,
+)
 
 
 def publish_remotely(
@@ -49,24 +56,40 @@ def publish_remotely(
       clock: seconds since 1970.
 
     Raises:
-      CheckpointError: an uploaded file, when read back, differs from the local one.
+      CheckpointError: an uploaded file, when read back, differs from the local one; or the store refuses a request.
       ConfigError: `keep_last` is given, and a numbered folder below the address is not a version.
     """
     if keep_last is not None:
-        _require_versions(base)
+        with _requests(base, "a version could not be published"):
+            _require_versions(base)
     with scratch_folder("push") as copy:
         files = copy_model(source, copy)
         digest = write_manifest(copy, files, check(copy))
-        version = max(int(clock()), *(number + 1 for number in served_versions(base)), 1)
-        target = posixpath.join(base, str(version))
-        try:
-            for name in sorted([MANIFEST, *files], key=lambda name: (name == MODEL, name != MANIFEST, name)):
-                _upload(posixpath.join(copy, name), posixpath.join(target, name))
-        except BaseException:
-            _remove(target)
-            raise
-    _remove_old(base, keep_last)
+        with _requests(base, "a version could not be published"):
+            version = max(int(clock()), *(number + 1 for number in served_versions(base)), 1)
+            target = posixpath.join(base, str(version))
+            try:
+                for name in sorted([MANIFEST, *files], key=lambda name: (name == MODEL, name != MANIFEST, name)):
+                    _upload(posixpath.join(copy, name), posixpath.join(target, name))
+            except BaseException:
+                with contextlib.suppress(tf.errors.OpError, OSError):  # the next push removes what is left
+                    _remove(target)
+                raise
+    with _requests(base, f"version {version} is published, but older ones could not be removed"):
+        _remove_old(base, keep_last)
     return Publication(version, target, digest)
+
+
+@contextlib.contextmanager
+def _requests(base: str, what: str) -> Iterator[None]:
+    """Convert the errors of requests to the store to an error that says what did not happen."""
+    try:
+        with tensorflow_errors_as_os_errors():
+            yield
+    except OSError as error:
+        raise CheckpointError(
+            f"{what} below {base!r} ({error}): check the address and the rights of this process, and push again."
+        ) from error
 
 
 def _upload(path: str, target: str) -> None:

@@ -26,6 +26,7 @@ from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError, ConfigError, ParityError
 from embedding_core.model_inputs import call_model, is_two_tower, sequence_lengths, served_outputs, token_candidate
 from embedding_core.proof.parity import (
+    EVALUATED,
     EdgeCase,
     Inputs,
     Outputs,
@@ -409,7 +410,7 @@ def prove(
         same(expected[_VECTORS], served[_VECTORS], signature="training/embeddings"),
     ]
     if judging is not None:
-        parts.append(same(judging.result()[_SERVED], served[_SERVED], signature="evaluated"))
+        parts.append(same(judging.result()[_SERVED], served[_SERVED], signature=EVALUATED))
     if kept:
         wanted = {name: value[kept] for name, value in expected[_SERVED].items()}
         parts.append(same(wanted, served[_RAW], signature=_RAW, rules=[rules[row] for row in kept]))

@@ -155,11 +155,13 @@ def _feature(entry: Any) -> CountedFeature:
     read(Name, vocabulary, "name of a vocabulary")
     if "dtype" in given:
         raise ConfigError(f"`column` of feature {name!r} has a `dtype`: it is that of the data; leave it out.")
-    multivalent = given.get("multivalent")
+    is_known = given.get("multivalent") is not None
+    known = given if is_known else {**given, "multivalent": False}
+    column = read(ColumnConfig, known, f"the column of feature {name!r}")
     return CountedFeature(
         name=name,
-        column=read(ColumnConfig, {**given, "multivalent": bool(multivalent)}, f"the column of feature {name!r}"),
-        multivalent=multivalent,
+        column=column,
+        multivalent=column.multivalent if is_known else None,
         vocabulary=vocabulary,
         may_be_empty=bool(entry.get("may_be_empty")),
     )

@@ -32,13 +32,33 @@ from embedding_core.vocabulary import Vocabulary, load_vocabulary
 def carried_slots(old: Optimizer | None, new: Optimizer | None, policy: ChangedOptimizer) -> set[str]:
     """Return the slots that the new optimizer inherits from the old one; the others get their initial value.
 
-    An optimizer of the same class keeps all slots. Otherwise "convert" keeps the accumulators if both optimizers are
-    Adagrad, FTRL or AdagradMomentum with `beta2` 1, whose accumulators are all sums of squared gradients.
+    An optimizer with slots of the same meaning keeps all slots; FTRL keeps its linear terms only if the hyperparameters
+    that turn them into a row are the same. Otherwise "convert" keeps the accumulators if both optimizers are Adagrad,
+    FTRL or AdagradMomentum with `beta2` 1, whose accumulators are all sums of squared gradients.
     """
-    if type(old) is type(new):
-        return {slot.name for slot in new.slots} if new else set()
+    if new is not None and same_slots(old, new):
+        stale = {"linears"} if isinstance(new, FTRL) and _row_rule(old) != _row_rule(new) else set()
+        return {slot.name for slot in new.slots} - stale
     both = policy == "convert" and _sums_squares(old) and _sums_squares(new)
     return {"accumulators"} if both else set()
+
+
+def same_slots(old: Optimizer | None, new: Optimizer | None) -> bool:
+    """Return whether the slots of two optimizers mean the same: sums and decayed means of squared gradients do not."""
+    return type(old) is type(new) and _sums_squares(old) == _sums_squares(new)
+
+
+def _row_rule(optimizer: Optimizer | None) -> list[object]:
+    """Return the hyperparameters that turn FTRL's slots into a row."""
+    names = (
+        "learning_rate",
+        "learning_rate_power",
+        "l1_regularization_strength",
+        "l2_regularization_strength",
+        "beta",
+        "multiply_linear_by_learning_rate",
+    )
+    return [getattr(optimizer, name) for name in names]
 
 
 def _sums_squares(optimizer: Optimizer | None) -> bool:
@@ -48,7 +68,7 @@ def _sums_squares(optimizer: Optimizer | None) -> bool:
 
 
 def ftrl_linears(optimizer: FTRL, rows: Rows, accumulators: Rows) -> Rows:
-    """Compute the linear terms from which FTRL reproduces rows that another optimizer trained.
+    """Compute the linear terms from which FTRL reproduces rows that were trained by another rule.
 
     FTRL recomputes a row from its slots at every update, so with linear terms of zero a trained row would be lost at
     its next gradient. The formula is that of `update_rules.ftrl`, solved for the linear term.
@@ -278,8 +298,7 @@ def _check(source: str, earlier: EmbeddingConfig, config: EmbeddingConfig, polic
     for name in new.keys() & old.keys():
         if new[name].dim != old[name].dim and policy.changed_dim == "error":
             problems.append(f"`dim` of {name!r} is {new[name].dim}, {old[name].dim} in the checkpoint")
-        same = type(new[name].optimizer) is type(old[name].optimizer)
-        if not same and policy.changed_optimizer == "error":
+        if not same_slots(old[name].optimizer, new[name].optimizer) and policy.changed_optimizer == "error":
             problems.append(f"slots of {name!r} are of {old[name].optimizer!r} instead of {new[name].optimizer!r}")
     if problems:
         raise CheckpointError(

@@ -124,7 +124,7 @@ def sources_report(sources: RowSources) -> Json:
       "rows"; for a table with a vocabulary also "kept", "new" and "dropped" (numbers of tokens), "kept_traffic"
       (share of the token occurrences in the new data whose row is kept), "largest_new" and "largest_dropped" (tokens
       with counts), "largest_gains" and "largest_losses" (the tokens whose share of all occurrences changed most,
-      from "before" to "now"). For a private vocabulary, digests replace tokens.
+      from "before" to "now"; 0 for a token that has no row). For a private vocabulary, digests replace tokens.
     """
     report: Json = {"rows": sources.table.vocabulary_size}
     new, old = sources.vocabulary, sources.earlier
@@ -294,7 +294,8 @@ def _assembled(
     if len(new):
         result[new] = fill(new + start)
     if len(new) < len(sources):
-        targets = np.fromfile(f"{path}.targets", np.int64)
+        came = os.path.exists(f"{path}.targets")
+        targets = np.fromfile(f"{path}.targets", np.int64) if came else np.zeros(0, np.int64)
         if len(targets) != len(sources) - len(new):
             raise CheckpointError(
                 f"{len(sources) - len(new)} earlier rows were expected, the checkpoint gave {len(targets)}: its tables "

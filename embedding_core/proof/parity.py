@@ -30,6 +30,8 @@ Outputs: TypeAlias = dict[str, npt.NDArray[Any]]
 Gaps: TypeAlias = npt.NDArray[np.float64]
 Marks: TypeAlias = npt.NDArray[np.bool_]
 Inputs: TypeAlias = Sequence[bytes] | Mapping[str, Any]
+EVALUATED = "evaluated"
+"""Prefix of the names of outputs that are compared with those of the evaluated model; all others are with training."""
 _PROGRAM = Path(__file__).with_name("scoring.py")
 
 
@@ -94,8 +96,12 @@ class ParityReport:
         if not self.differences:
             return "nothing was compared: no rows were given."
         worst = max((item for item in self.differences if not item.within), key=lambda item: item.max_abs)
+        other = "the evaluated model" if worst.name.startswith(f"{EVALUATED}/") else "training"
+        difference = f"differs by {worst.max_abs:.3g} from {other}"
+        if worst.non_finite and worst.max_abs <= worst.tolerance:  # the same infinity or NaN on both sides
+            difference = f"is not finite, as in {other},"
         return (
-            f"{worst.name} differs by {worst.max_abs:.3g} from training on {worst.rows} rows "
+            f"{worst.name} {difference} on {worst.rows} rows "
             f"({worst.non_finite} entries not finite); the tolerance is {worst.tolerance:g}{self._broken_rules}."
         )
 

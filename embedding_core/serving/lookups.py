@@ -123,7 +123,7 @@ class Rows:
     updated: bool = False
 
     def at(self, places: tf.Tensor) -> tf.Tensor:
-        """Gather rows by their positions in the block, in the type of the block: `[..., dim]`."""
+        """Gather rows by their positions in the block, in the type of the block: `[..., width]`."""
         return tf.gather(self.block if self.updated else self.block.read_value(), places)
 
     def slices(self, size: int) -> Iterator[tf.Tensor]:

@@ -17,6 +17,7 @@ from embedding_core.storage.file_access import (
     open_file,
     read_bounded,
     remove_tree,
+    tensorflow_errors_as_os_errors,
 )
 from embedding_core.storage.sealed_folder import (
     SEAL,
@@ -87,6 +88,7 @@ __all__ = [
     "sealed_json",
     "sync",
     "sync_tree",
+    "tensorflow_errors_as_os_errors",
     "umask_of",
     "unsealed_json",
     "whole_file",

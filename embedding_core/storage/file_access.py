@@ -111,19 +111,23 @@ def bounded_content(file: IO[bytes], most: int | None = None) -> bytes:
 
 def exists(path: StrPath) -> bool:
     """Return whether there is a file or folder."""
-    return bool(_gfile().exists(path)) if is_remote(path) else os.path.exists(path)
+    with tensorflow_errors_as_os_errors():
+        return bool(_gfile().exists(path)) if is_remote(path) else os.path.exists(path)
 
 
 def is_folder(path: StrPath) -> bool:
     """Return whether there is a folder."""
-    return bool(_gfile().isdir(path)) if is_remote(path) else os.path.isdir(path)
+    with tensorflow_errors_as_os_errors():
+        return bool(_gfile().isdir(path)) if is_remote(path) else os.path.isdir(path)
 
 
 def names_in(folder: StrPath) -> list[str]:
     """List the names of the files and folders in a folder; none if there is no such folder."""
     if not is_folder(folder):
         return []
-    return [name.rstrip("/") for name in (_gfile().listdir(folder) if is_remote(folder) else os.listdir(folder))]
+    with tensorflow_errors_as_os_errors():
+        names = _gfile().listdir(folder) if is_remote(folder) else os.listdir(folder)
+    return [name.rstrip("/") for name in names]
 
 
 def file_names_below(folder: StrPath) -> list[str]:

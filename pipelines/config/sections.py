@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ValidationError, WrapValidator
 
-from components.example_gen.data_files import DataFiles, find_files
+from components.example_gen.data_files import DataFiles, NoMatchError, find_files
 from components.example_gen.settings import CsvFormat, DataFormat, Histories, Rate
 from components.example_gen.spans import Gaps, PatternSpans, Spans, is_dated
 from components.vocabulary_gen.counting_plan import Evolution, VocabularyRule
-from embedding_core.errors import ConfigError, DataError
+from embedding_core.errors import ConfigError
 from embedding_core.schema import NAME_RULE, Count, Listed, Mistakes, Name, Positive, Rule, Section, Text
 from embedding_core.storage import is_remote
 
@@ -76,7 +76,7 @@ class Data(CsvFormat):
         base, pattern = data_location(self)
         try:
             return find_files(base, pattern, self.format, data_spans(self))
-        except DataError as error:
+        except NoMatchError as error:
             spans_given = " in the spans asked for" if self.spans else ""
             raise NoFilesError(
                 f"is {self.path!r}: no file has this name{spans_given}; give a file, a folder with files, or a glob."

@@ -190,12 +190,13 @@ def captured(work_dir: str) -> Iterator[TextIO]:
 
 def _new_log(folder: str) -> str:
     """Create a log that only its owner can read, since messages of packages may quote rows; remove the oldest logs."""
-    moment = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+    moment = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%d-%H%M%S-%f")
     path = os.path.join(folder, f"{moment}.log")
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
+        earlier = sorted(file for file in os.listdir(folder) if file.endswith(".log"))
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        for name in sorted(file for file in os.listdir(folder) if file.endswith(".log"))[:-_KEPT]:
+        for name in earlier[: 1 - _KEPT]:
             os.remove(os.path.join(folder, name))
     except OSError as error:
         raise ConfigError(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from components.component_spec import DATA_FACT
 from components.example_gen.data_files import (
+    NoMatchError,
     Piece,
     Span,
     file_state,
@@ -31,7 +32,9 @@ from pipelines.previous.finished_trainings import BASE, START, finished_training
 class TrainedPiece:
     """A piece of data that a previous run was trained on; the fields are those that its Examples record.
 
-    `state` is empty if it is not known, as to the releases that did not record it.
+    Attributes:
+      state: digest of sizes and times; empty if a release that did not record it wrote the Examples.
+      digests: sha256 of each file if there are several; empty if a release that did not record it wrote the Examples.
     """
 
     span: Span | None
@@ -40,6 +43,7 @@ class TrainedPiece:
     size: int
     sha256: str
     state: str = ""
+    digests: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +103,8 @@ def trained_data(examples: Node | None) -> TrainedData | None:
     fact: Mapping[str, Any] | None = None if examples is None else examples.facts.get(DATA_FACT)
     if not fact:
         return None
-    return TrainedData(fact["rows"], [TrainedPiece(**piece) for piece in fact["pieces"]])
+    pieces = [{**piece, "digests": tuple(piece.get("digests", ()))} for piece in fact["pieces"]]
+    return TrainedData(fact["rows"], [TrainedPiece(**piece) for piece in pieces])
 
 
 def compare(data: RunData, trained: TrainedData) -> Overlap:
@@ -112,12 +117,18 @@ def compare(data: RunData, trained: TrainedData) -> Overlap:
     by_size: dict[int, list[TrainedPiece]] = {}
     for trained_piece in trained.pieces:
         by_size.setdefault(trained_piece.size, []).append(trained_piece)
-    matches = [
-        (piece, by_span.get((piece.span, piece.source)) or _same_content(piece, by_size)) for piece in data.pieces
-    ]
-    shared = [(piece, match) for piece, match in matches if match is not None]
+    several = [trained_piece for trained_piece in trained.pieces if trained_piece.digests]
+    shared: list[tuple[Piece, TrainedPiece]] = []
+    used: set[int] = set()  # two pieces of equal content do not match one that was trained on once
+    for piece in data.pieces:
+        match = by_span.get((piece.span, piece.source)) or _same_content(
+            piece, by_size.get(piece.size, ()), several, used
+        )
+        if match is not None:
+            shared.append((piece, match))
+            used.add(id(match))
     is_same = (
-        len(shared) == len(data.pieces) == len(trained.pieces)
+        len(used) == len(data.pieces) == len(trained.pieces)
         and all(piece.span == match.span for piece, match in shared)
         and data.rows == trained.rows
     )
@@ -153,9 +164,21 @@ def _digest(path: str) -> str:
     return known[1]
 
 
-def _same_content(piece: Piece, by_size: Mapping[int, Sequence[TrainedPiece]]) -> TrainedPiece | None:
-    same = [candidate for candidate in by_size.get(piece.size, ()) if candidate.sha256 == content_of(piece)]
-    return next((candidate for candidate in same if candidate.span == piece.span), same[0] if same else None)
+def _same_content(
+    piece: Piece, of_size: Sequence[TrainedPiece], several: Sequence[TrainedPiece], used: Collection[int]
+) -> TrainedPiece | None:
+    """Return a trained piece with the content of a piece; for a file without a span, also one that has such a file.
+
+    Args:
+      piece: a piece of this run.
+      of_size: the trained pieces of its size.
+      several: the trained pieces of several files.
+      used: ids of the trained pieces that others match; one that is not among them is preferred.
+    """
+    same = [entry for entry in of_size if entry.sha256 == content_of(piece)]
+    if not same and piece.span is None:
+        same = [entry for entry in several if content_of(piece) in entry.digests]
+    return min(same, key=lambda entry: (entry.span != piece.span, id(entry) in used), default=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,11 +277,11 @@ def arrived_spans(config: PipelineConfig, trained: Trained) -> Arrived:
     Spans are copies only if `warm_start.repeated_data` refuses data that was trained on.
 
     Raises:
-      ConfigError: the data cannot be listed.
+      DataError: the data cannot be listed.
     """
     try:
         pieces = {piece.span: piece for piece in _trained_on(config) if piece.span is not None}
-    except DataError:  # nothing has arrived yet
+    except NoMatchError:  # nothing has arrived yet
         return Arrived()
     left = {span: files for span, files in pieces.items() if span not in trained.spans}
     trains_again = config.warm_start is not None and config.warm_start.repeated_data == "train"

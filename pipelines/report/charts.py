@@ -54,8 +54,10 @@ def line_chart(series: Mapping[str, Sequence[tuple[float, float]]], *, x_label: 
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=size, layout="constrained", facecolor="none")
         axes = figure.add_subplot(facecolor="none")
-        for name, points in lines.items():
-            axes.plot(*zip(*points, strict=True), label=name, marker="." if len(points) < 3 else "", linewidth=1.4)
+        drawn = [
+            axes.plot(*zip(*points, strict=True), marker="." if len(points) < 3 else "", linewidth=1.4)[0]
+            for points in lines.values()
+        ]
         axes.set_xlabel(x_label)
         whole = all(float(y).is_integer() for points in lines.values() for _, y in points)
         for axis, integer in ((axes.xaxis, True), (axes.yaxis, whole)):
@@ -63,7 +65,8 @@ def line_chart(series: Mapping[str, Sequence[tuple[float, float]]], *, x_label: 
             axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid()
-        figure.legend(loc="outside upper left", ncols=columns, frameon=False, fontsize="small")  # never over a line
+        # Never over a line. The names are given here, because a line's own label is left out if it starts with "_".
+        figure.legend(drawn, list(lines), loc="outside upper left", ncols=columns, frameon=False, fontsize="small")
         text = io.StringIO()
         FigureCanvasSVG(figure).print_svg(text, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     svg = re.sub('(?<=<g) id="[^"]*"', "", text.getvalue())  # the same in every chart of a page

@@ -7,6 +7,7 @@ import pytest
 import sklearn.metrics
 
 from components.evaluator.own_metrics import BUCKETS, area_under_precision_recall, bucket_of
+from embedding_core.errors import DataError
 from embedding_core.training.eval_metrics import area_under_roc
 
 pytestmark = pytest.mark.tfx
@@ -47,6 +48,11 @@ def test_area_under_precision_recall_is_that_of_keras(scale):
 def test_equal_scores_count_half():
     label, score = np.array([0.0, 1, 1, 0]), np.array([0.25, 0.25, 0.75, 0.1])
     assert area_under_roc(*sums(label, score, np.ones(4))) == 3.5 / 4
+
+
+def test_prediction_that_is_nan_has_no_bucket():
+    with pytest.raises(DataError, match="predicts nan"):
+        bucket_of([0.5, math.nan])
 
 
 def test_area_without_both_labels_is_undefined():

@@ -10,7 +10,7 @@ import tensorflow as tf
 from components.pusher import object_store
 from components.pusher.publish import publish
 from components.pusher.served import damage_of, manifest_facts, served_versions
-from embedding_core.errors import ConfigError, ParityError
+from embedding_core.errors import CheckpointError, ConfigError, ParityError
 
 
 @pytest.fixture
@@ -124,9 +124,18 @@ def test_failed_upload_leaves_nothing(model, base, monkeypatch):
         upload(path, target)
 
     monkeypatch.setattr(object_store, "_upload", fails_at_the_last)
-    with pytest.raises(OSError, match="the network"):
+    with pytest.raises(CheckpointError, match=r"could not be published below 'ram://.*the network"):
         publish_at(model, base, 200)
     assert served_versions(base) == [100]
+
+
+def test_store_that_refuses_to_be_written_is_one_error(model, base, monkeypatch):
+    def refuses(*_, **__):
+        raise tf.errors.PermissionDeniedError(None, None, "storage.objects.create is denied")
+
+    monkeypatch.setattr(tf.io.gfile, "copy", refuses)
+    with pytest.raises(CheckpointError, match=r"create is denied.*the rights of this process"):
+        publish_at(model, base, 100)
 
 
 def test_failed_check_uploads_nothing(model, base):

@@ -36,6 +36,7 @@ def test_keys_of_table_config_gen_are_left_alone():
         ([{"name": "user"}], {}, '"name" and "column"'),
         ([USER, USER], {}, "duplicate feature 'user'"),
         ([{"name": "user", "column": {"name": "u", "seperator": ","}}], {}, "did you mean 'separator'"),
+        ([{"name": "user", "column": {"name": "u", "multivalent": "false"}}], {}, "multivalent"),
         ([{"name": "../user", "column": {"name": "u"}}], {}, "name of a feature"),
         ([{**USER, "vocabulary": "a/b"}], {}, "name of a vocabulary"),
         ([{"name": "user", "column": {"name": "u", "after_transform": True}}], {}, "`transform_graph` is missing"),

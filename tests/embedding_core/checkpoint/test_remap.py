@@ -13,7 +13,7 @@ from embedding_core.checkpoint.remap import token_rows
 from embedding_core.checkpoint.row_sources import reordered, row_sources
 from embedding_core.config import EmbeddingConfig, FeatureConfig, InitializerConfig, TableConfig
 from embedding_core.errors import CheckpointError
-from embedding_core.optimizers import FTRL, SGD, Adagrad
+from embedding_core.optimizers import FTRL, SGD, Adagrad, AdagradMomentum
 from embedding_core.training_config import RemapPolicy
 from embedding_core.vocabulary import Vocabulary
 from tests.support.vocabularies import vocabulary_of
@@ -235,6 +235,36 @@ def test_change_to_ftrl_does_not_lose_the_rows(tmp_path, policy, multiply):
     np.testing.assert_allclose(rows[0], found["t"][0], rtol=1e-5)
     np.testing.assert_allclose(rows[2:], found["t"][2:], rtol=1e-5)
     assert not found["t/linears"][1].any()
+
+
+@pytest.mark.parametrize("change", [{"learning_rate": 0.05}, {"multiply_linear_by_learning_rate": True}, {"beta": 1.0}])
+def test_changed_hyperparameter_of_ftrl_does_not_rescale_the_rows(tmp_path, change):
+    words = vocabulary(b"a", b"b")
+    source, tables = write(tmp_path / "old", config(words, optimizer=FTRL(learning_rate=0.1)), words)
+    optimizer = FTRL(**{"learning_rate": 0.1, **change})
+    remap(source, config(words, optimizer=optimizer), {"v": words}, tmp_path / "new")
+    found = read(tmp_path / "new")
+    np.testing.assert_array_equal(found["t/accumulators"], tables["t/accumulators"])
+    slots = (found["t/accumulators"], found["t/linears"])
+    rows, _ = update_rules.ftrl(optimizer, found["t"], slots, np.zeros((3, 3), np.float32), optimizer.learning_rate)
+    np.testing.assert_allclose(rows, tables["t"], rtol=1e-5)
+
+
+def test_ftrl_keeps_its_linear_terms_bit_for_bit(tmp_path):
+    words = vocabulary(b"a")
+    source, tables = write(tmp_path / "old", config(words, optimizer=FTRL()), words)
+    remap(source, config(words, optimizer=FTRL(clip_weight_max=9.0)), {"v": words}, tmp_path / "new")
+    np.testing.assert_array_equal(read(tmp_path / "new")["t/linears"], tables["t/linears"])
+
+
+def test_sums_do_not_become_means_of_squared_gradients(tmp_path):
+    words = vocabulary(b"a")
+    source, _ = write(tmp_path / "old", config(words, optimizer=AdagradMomentum()), words)
+    made = config(words, optimizer=AdagradMomentum(beta2=0.9))
+    with pytest.raises(CheckpointError, match="slots of 't' are of"):
+        remap(source, made, {"v": words}, tmp_path / "new")
+    remap(source, made, {"v": words}, tmp_path / "new", policy=RemapPolicy(changed_optimizer="reset"))
+    assert not read(tmp_path / "new")["t/accumulators"].any()
 
 
 def test_rows_of_raw_ids_continue_only_the_same_rows():

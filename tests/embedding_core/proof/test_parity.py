@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
-from embedding_core.proof.parity import ParityReport, compare, edge_cases, read_rows
+from embedding_core.proof.parity import EVALUATED, ParityReport, compare, edge_cases, read_rows
 from tests.support.tf_examples import example, write_rows
 
 
@@ -61,6 +61,13 @@ def test_compare_does_not_pass(expected, actual):
     assert not found.passed
     assert "s/logit" in found.reason
     assert found.to_dict()["reason"] == found.reason
+
+
+def test_reason_names_what_the_output_was_compared_with():
+    ones, zeros = {"logit": np.ones((2, 1))}, {"logit": np.zeros((2, 1))}
+    assert "from the evaluated model" in compare(ones, zeros, tolerance=1e-3, signature=EVALUATED).reason
+    assert "from training" in compare(ones, zeros, tolerance=1e-3, signature="raw").reason
+    assert "is not finite, as in training" in report([[np.inf]], [[np.inf]]).reason
 
 
 def test_compare_names_the_rules_that_are_broken():

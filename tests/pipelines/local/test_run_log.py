@@ -50,6 +50,17 @@ def test_noise_goes_to_the_log_and_old_logs_are_removed(tmp_path):
         assert words in log.read_text()
 
 
+def test_logs_with_later_names_do_not_remove_the_log_of_this_run(tmp_path):
+    """A clock may have been put back."""
+    (tmp_path / "logs").mkdir()
+    for number in range(30):
+        (tmp_path / "logs" / f"29990101-{number:06d}.log").write_text("x")
+    assert _run(tmp_path, "noise").stderr == "progress\n"
+    log, *later = _logs(tmp_path)
+    assert "python prints" in log.read_text()
+    assert len(later) == 19
+
+
 def test_quiet_run_leaves_no_log(tmp_path):
     assert _run(tmp_path).stderr == "progress\n"
     assert _logs(tmp_path) == []

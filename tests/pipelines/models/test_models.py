@@ -1,3 +1,6 @@
+import sys
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -308,6 +311,15 @@ def test_towers_that_cannot_be_are_refused(query):
 def test_module_without_build_is_refused():
     with pytest.raises(ConfigError, match="has no function `build`"):
         build_model("json", CONFIG, [], {})
+
+
+def test_model_with_an_input_of_its_own_is_refused(monkeypatch):
+    def build(config, embeddings, dense):
+        return tf_keras.Model([*embeddings.values(), tf_keras.Input((1,), name="age")], embeddings["user"][:, :1])
+
+    monkeypatch.setitem(sys.modules, "aged", types.SimpleNamespace(build=build, __name__="aged"))
+    with pytest.raises(ConfigError, match=r"'aged' returned a model with the inputs \['age'\]"):
+        build_model("aged", CONFIG, DENSE, {})
 
 
 def test_dropout_continues_after_a_restore(tmp_path):

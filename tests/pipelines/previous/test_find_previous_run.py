@@ -111,6 +111,29 @@ def test_eval_files_that_the_tables_saw_are_refused(chain, days):
     assert chain.find(fresh).checkpoint == chain.uri(days[1])
 
 
+def test_eval_file_that_was_a_part_of_a_trained_span_is_refused(chain):
+    parts = [piece(chain.folder, 1, text) for text in ("morning", "evening")]
+    day = Piece(1, "days/{SPAN}/*.csv", tuple(part.files[0] for part in parts), sum(part.size for part in parts), "day")
+    chain.asked = lambda *days: RunData("all", [day]) if days == (1,) else RunData("all", [])
+    chain.run(1, version=1)
+    judged = RunData("all", [piece(chain.folder, 2, "tuesday")], [piece(chain.folder, None, "evening")])
+    with pytest.raises(ConfigError, match=r"`data.eval_path`: .* was trained on by version 1"):
+        chain.find(judged)
+    fresh = dataclasses.replace(judged, for_eval=[piece(chain.folder, None, "friday!")])
+    assert chain.find(fresh).repeats is None
+
+
+def test_file_that_was_trained_on_once_is_not_two_files(chain):
+    """Two empty files of this run equal the one of the previous run, whose third file is gone."""
+    chain.run((None, "rows"), (None, "others"), (None, ""), version=1)
+    empty = [dataclasses.replace(piece(chain.folder, None, ""), source=name) for name in ("empty", "void")]
+    asked = RunData("all", [piece(chain.folder, None, "rows"), *empty])
+    with pytest.raises(ConfigError, match="was trained on by version 1"):
+        chain.find(asked)
+    again = chain.asked((None, "rows"), (None, "others"), (None, ""))
+    assert chain.find(again).repeats is not None
+
+
 def test_same_data_starts_from_what_its_run_started_from(chain, days):
     found = chain.find(chain.asked((2, "tuesday")), given(base="pushed", baseline="pushed"))
     assert found.checkpoint == chain.uri(days[0])

@@ -116,6 +116,17 @@ def test_trained_span_with_another_file_or_more_rows_is_changed(config_of, tmp_p
     assert arrived_spans(config, trained) == Arrived((), (), (4, 10))
 
 
+def test_data_that_cannot_be_listed_is_not_data_that_has_not_arrived(config_of, monkeypatch):
+    config = config_of()
+
+    def refuse(*_):
+        raise PermissionError(13, "the credentials have expired")
+
+    monkeypatch.setattr("components.example_gen.data_files._matching", refuse)
+    with pytest.raises(DataError, match="the credentials have expired"):
+        arrived_spans(config, Trained())
+
+
 @pytest.mark.parametrize("state", [True, False], ids=["as recorded", "as releases before recorded it"])
 def test_a_span_with_other_rows_of_the_same_size_is_changed(config_of, tmp_path, state):
     config = config_of()

@@ -183,6 +183,7 @@ def test_chart_is_one_svg_element_with_readable_text():
     svg = line_chart({"train <b>": [(1, 2.0), (2, 1.0)], "eval": []}, x_label="step")
     assert svg.startswith("<svg")
     assert ">train &lt;b&gt;<" in svg
+    assert ">_id<" in line_chart({"_id": [(1, 2.0), (2, 1.0)]}, x_label="step")
     assert line_chart({"eval": [(1, float("nan"))]}, x_label="step") == ""
 
 
