@@ -72,8 +72,6 @@ def _is_plain(value: Any) -> bool:
     return value.WhichOneof("value") in ("int_value", "double_value", "string_value", "bool_value")
 
 
-# Does what every executor does: finds artifacts and parameters, makes output folders, records lineage.
-
 Artifacts: TypeAlias = dict[str, list[types.Artifact]]
 Properties: TypeAlias = Json
 """Execution properties: texts and numbers. KFP returns whole numbers as floats."""

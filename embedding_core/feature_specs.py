@@ -140,8 +140,6 @@ def _parameters(cls: Any) -> dict[str, Any]:
     return {each.name: each.default for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)}
 
 
-# Reads feature configurations, TensorFlow's or this project's, into one `FeatureSpec` per feature.
-
 tpu = tf.tpu.experimental.embedding
 
 Ids: TypeAlias = "tf.Tensor | tf.SparseTensor | tf.RaggedTensor"  # integers

@@ -1,10 +1,9 @@
-"""Looks up rows of tables on CPU and combines them, in the same way in training and in the exported model.
+"""Brings ids to one normal form, and looks up and combines rows on CPU, in training as in the exported model.
 
-Converts dense, sparse and ragged ids, with weights, sequences and output shapes, to one normal form.
-
-The normal form of a feature is a sparse matrix: N ids, and for each its output row and its weight. The product of the
-matrix and a table is the lookup; the product of its transpose and the gradient of the activations is the gradient of
-the table's rows. Lookup, training and serving all use it.
+Ids may be dense, sparse or ragged, with weights, sequences and output shapes. The normal form of a feature is a sparse
+matrix: N ids, and for each its output row and its weight. The product of the matrix and a table is the lookup; the
+product of its transpose and the gradient of the activations is the gradient of the table's rows. Lookup, training and
+serving all use it.
 """
 
 from __future__ import annotations

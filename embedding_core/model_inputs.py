@@ -97,7 +97,7 @@ class _ModelOfKeras3(tf_keras.layers.Layer):
         names = {tensor.name: at for at, tensor in enumerate(model.inputs)}
         keras = sys.modules["keras"]
         places = keras.tree.map_structure(lambda tensor: names[tensor.name], model.input)
-        # TensorFlow tracks no functions: checkpoints have the variables below, and nothing else of the model.
+        # Hold the model in closures: TensorFlow does not track functions, so a checkpoint contains only `_saved`.
         self._call: Callable[..., Any] = lambda inputs, training: model(
             keras.tree.map_structure(lambda at: inputs[at], places), training=training
         )
@@ -114,7 +114,7 @@ class _ModelOfKeras3(tf_keras.layers.Layer):
 
     @as_written
     def call(self, inputs: Sequence[tf.Tensor], training: bool = False) -> Any:
-        """Call the model, and pass its penalties on."""
+        """Call the model, and add its losses, such as those of regularizers."""
         output = self._call(inputs, training)
         self.add_loss(self._of_model("losses"))
         return output
@@ -126,7 +126,7 @@ def _as_tf_keras(model: Any) -> tf_keras.Model:
 
 
 def _built(build: Callable[[], Any], module: str, keras: Any) -> Any:
-    """Call `build`; say so if it gives layers of one Keras the inputs of the other."""
+    """Call `build`; raise a ConfigError if it mixes Keras 3 and tf_keras."""
     try:
         return build()
     except (AttributeError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The CheckpointLoader component."""
+"""Defines CheckpointLoader, the component that remaps the tables of a previous run to those of a new run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CheckpointRetriever component."""
+"""Defines CheckpointRetriever, the component that extracts tables and slots from a training checkpoint."""
 
 from __future__ import annotations
 

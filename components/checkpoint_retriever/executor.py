@@ -1,4 +1,4 @@
-"""The executor of CheckpointRetriever: runs `embedding_core.checkpoint.retrieve` on artifacts."""
+"""Defines the executor of CheckpointRetriever, which runs `embedding_core.checkpoint.retrieve` on artifacts."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedDelta:
-    """A delta that was not proven yet.
+    """A delta that has not been proven yet.
 
     Attributes:
       version: number of its version.
@@ -42,19 +42,19 @@ class PlannedDelta:
 
 
 def plan_delta(destination: str, exported: str, settings: Deltas) -> PlannedDelta:
-    """Make the delta from what is served to a new export.
+    """Make the delta from the served model to the new export.
 
     Args:
       destination: folder of the versions.
       exported: folder of the new model, exported as a whole.
-      settings: when to push a whole version instead.
+      settings: rules for pushing a whole version instead.
 
     Raises:
       DeltaError: a whole version must be pushed; the message says why.
     """
     newest = max(served_versions(destination), default=None)
     if newest is None:
-        raise DeltaError("no version was pushed yet: the next push can be a delta.")
+        raise DeltaError("there is no version to base a delta on.")
     version = os.path.join(destination, str(newest))
     try:
         manifest = verify_version(version)
@@ -154,9 +154,9 @@ def push_delta(
     Args:
       destination: folder of the versions.
       exported: folder of the new model, exported as a whole.
-      settings: when to push a whole version instead.
+      settings: rules for pushing a whole version instead.
       secret: the secret of the deltas.
-      check: compares the export with training, and returns facts for the manifest.
+      check: function that compares the export with training, and returns facts for the manifest.
       requests: inputs by signature of the comparison with the export.
 
     Returns:
@@ -182,7 +182,7 @@ def push_form(settings: Mapping[str, Any]) -> PushForm | None:
 
 
 class DeltaPush(PushForm):
-    """Pushes a delta of the newest version, or a whole version that takes deltas if none leads to the model."""
+    """Pushes a delta of the newest version; if a delta is not possible, a whole version that takes deltas."""
 
     def __init__(self, settings: Deltas) -> None:
         """Read the secret.
@@ -202,7 +202,7 @@ class DeltaPush(PushForm):
         keep_last: int | None,
         requests: Callable[[], Mapping[str, Any]],
     ) -> tuple[Publication, Json]:
-        """Publish a delta or, if none leads to the model, a whole version."""
+        """Publish a delta; if a delta is not possible, a whole version."""
         settings, secret, inputs = self._settings, self._secret, requests()
         try:
             return push_delta(destination, exported, settings=settings, secret=secret, check=check, requests=inputs)

@@ -1,4 +1,4 @@
-"""The Evaluator component."""
+"""Defines Evaluator, the component that computes a model's metrics and blesses it if it reaches the thresholds."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Evaluator(DeclaredComponent, base_component.BaseComponent):
           baseline_model: a channel of `Model` that the model is compared with.
           table_configs: a channel of `TableConfigs` of the model; needed for `Ranking` metrics.
           vocabularies: a channel of `Vocabularies` of the model; needed for `Ranking` metrics.
-          ranking: how rankings are measured, and the column of users; needed for `Ranking` and `GroupAUC`.
+          ranking: settings of the rankings, and the column of users; needed for `Ranking` and `GroupAUC`.
           code_fingerprint: digest of the code that runs; a new digest invalidates the cache.
         """
         super().__init__(

@@ -1,4 +1,4 @@
-"""The executor of Evaluator: scores the eval split, computes the metrics by slice, and writes them as TFMA does."""
+"""Defines the executor of Evaluator, which scores the eval split, and writes metrics by slice as TFMA does."""
 
 from __future__ import annotations
 
@@ -72,9 +72,6 @@ def _write_records(path: str, records: Iterable[bytes]) -> None:
     with tf.io.TFRecordWriter(path) as writer:
         for record in records:
             writer.write(record)
-
-
-# The executor of Evaluator: scores the eval split, computes the metrics by slice, and writes them as TFMA does.
 
 
 class Executor(ComponentExecutor, base_executor.BaseExecutor):

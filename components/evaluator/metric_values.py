@@ -101,7 +101,7 @@ class RankedData:
     """What the ranking reads besides the models.
 
     Attributes:
-      settings: how rankings are measured.
+      settings: settings of the rankings.
       config: tables and features of the model.
       vocabularies: folder of the model's vocabularies.
       train_files, eval_files: TFRecord files of the splits.
@@ -131,7 +131,7 @@ class RankedData:
 class RankingSums:
     """The sums of one ranking metric over the queries of each slice.
 
-    If true candidates are left out because they were seen, there is a second sum, with nothing left out.
+    If true candidates are excluded because they were seen, also sums the metric over unfiltered rankings.
     """
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class RankingSums:
         self._counts: Numbers = np.zeros(0)
 
     def add(self, scores: Any, rows: Positions, slices: Positions) -> None:
-        """Do nothing: `set` gives the queries, when all rows are read."""
+        """Ignore the batch; `set` adds all queries after the last batch."""
 
     def set(self, values: Numbers, queries: Positions, slices: Positions, suffix: str = "") -> None:
         """Sum the values by slice; the query `queries[i]` belongs to the slice `slices[i]`.
@@ -218,7 +218,8 @@ class ExportedRanking:
                 mine = {metric: total for (name, metric), total in sums.items() if name == model}
                 metrics = [metric for metric in map(ranking_metric, mine) if isinstance(metric, RankingMetric)]
                 for name, values in ranked.values(metrics, ranks).items():
-                    # Without a ranked candidate the metrics of all models are 0, and would reach each other.
+                    # If no true candidate was ranked, every metric is 0 for every model and would meet a threshold
+                    # relative to the baseline; report NaN.
                     measured = values if len(ranked.truths.values) else np.full_like(values, math.nan)
                     mine[name].set(measured, self._queries, self._slices, suffix)
 
@@ -265,7 +266,14 @@ class _Buckets:
         quantities: _Quantities,
         output: Callable[[Combiner, Positions, Numbers], Metrics],
     ) -> None:
-        """Take the numbers of the buckets, below `buckets`, the quantities, and what makes metrics of their sums."""
+        """Start without rows.
+
+        Args:
+          bucket_of: function that returns the bucket of each prediction.
+          buckets: number of buckets; all bucket numbers are below it.
+          quantities: function that returns the quantities of each row.
+          output: function that computes the metrics of a slice, from its bucket numbers and their sums.
+        """
         self._bucket_of = bucket_of
         self._buckets = buckets
         self._quantities = quantities
@@ -303,7 +311,7 @@ def _histogram() -> _Buckets:
 
 
 def _areas() -> _Buckets:
-    """Make the buckets of `score_buckets`."""
+    """Make the buckets of `own_metrics.bucket_of`."""
 
     def output(combiner: Combiner, buckets: Positions, sums: Numbers) -> Metrics:
         del buckets

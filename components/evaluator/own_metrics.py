@@ -1,7 +1,7 @@
 """Defines metrics that TFMA lacks or computes wrongly: means over rows, areas, and metrics of users and rankings.
 
 TFMA's own cross-entropy takes the logarithm of 0 for probabilities that round to 0 or 1, and one such row makes the
-whole metric NaN or infinite. TFMA's AUC is wrong if probabilities are close to each other, see `score_buckets`. The
+whole metric NaN or infinite. TFMA's AUC is wrong if probabilities are close to each other, see `bucket_of`. The
 metrics of users and rankings need more than one row at a time. Evaluator computes them, and TFMA reads them, shows them
 and compares them with thresholds.
 """
@@ -25,7 +25,8 @@ from embedding_core.training.eval_metrics import area_under_roc
 # Adds up rows by bucket of their predicted probability, and computes the areas under two curves from the sums.
 #
 # TFMA computes these areas from 10,000 buckets of equal width. A model whose probabilities are all below 0.0001 has one
-# such bucket, and an AUC of 0.5. Here, the width of a bucket is at most 1/16,384 of its distance to 0 or to 1.
+# such bucket, and an AUC of 0.5. Here, a bucket is at most 1/16,384 as wide as its distance from 0 or 1, whichever is
+# nearer.
 
 _Codes: TypeAlias = npt.NDArray[np.int64]
 _BucketSums: TypeAlias = npt.NDArray[np.float64]
@@ -118,8 +119,6 @@ def _add(sums: dict[int, tuple[float, float]], bucket: int, positive: float, neg
     sums[bucket] = before[0] + positive, before[1] + negative
 
 
-# Defines metrics that TFMA lacks or computes wrongly: means over rows, areas, and metrics of users and rankings.
-
 _Losses: TypeAlias = Callable[[Any, Any], npt.NDArray[np.float64]]
 _FIVE = 5
 _LEAST = float(np.finfo(np.float64).eps)
@@ -157,7 +156,7 @@ class AreaUnderROC(tfma.metrics.Metric):
 
 
 class AreaUnderPrecisionRecall(tfma.metrics.Metric):
-    """The area under precision by recall, see `score_buckets.area_under_precision_recall`.
+    """The area under precision by recall, see `area_under_precision_recall`.
 
     Args:
       name: name of the metric, in results.
@@ -294,7 +293,7 @@ def _computed_by(combiner: Callable[[Any, Mapping[str, Any]], beam.CombineFn]) -
 
 
 class _ComputedByEvaluator(beam.CombineFn):
-    """Stands for a metric that TFMA's evaluation, row by row, cannot compute: it is not a sum over rows."""
+    """Placeholder for a metric that TFMA cannot compute because it is not a sum over rows."""
 
     def __init__(self, key: Any, given: Mapping[str, Any]) -> None:
         del given
@@ -316,11 +315,11 @@ class _ComputedByEvaluator(beam.CombineFn):
 
 
 class RankingCombiner(_ComputedByEvaluator):
-    """Stands for the metrics of `Ranking`."""
+    """Placeholder for the metrics of `Ranking`."""
 
 
 class GroupAUCCombiner(_ComputedByEvaluator):
-    """Stands for `GroupAUC`."""
+    """Placeholder for `GroupAUC`."""
 
 
 class RowMeanCombiner(beam.CombineFn):

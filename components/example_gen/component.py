@@ -1,4 +1,4 @@
-"""The ExampleGen component, and its driver, which fingerprints the files before TFX looks for a cached result."""
+"""Defines the component ExampleGen and its driver, which fingerprints files before TFX looks for a cached result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The executor of ExampleGen: turns files into TFRecord shards of examples, all or nothing.
+"""Defines the executor of ExampleGen, which turns files into TFRecord shards of examples, all or nothing.
 
 With histories it works in two steps: it partitions the events by user, and turns each part into shards.
 """

@@ -1,6 +1,6 @@
-"""Makes histories: finds for each row the earlier events of its user, and writes the rows with them as examples.
+"""Makes histories: partitions events by user, finds each row's earlier events, and writes both as one example.
 
-Makes Arrow tables of events from rows, and partitions them by user, in files that fit into memory.
+Events are Arrow tables. The file of a partition holds all events of its users, and fits into memory.
 """
 
 from __future__ import annotations

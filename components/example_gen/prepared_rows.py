@@ -1,7 +1,4 @@
-"""Reads rows and prepares them for examples and histories: filters, splits, converts them, sets bad rows aside.
-
-Reads one group of files and writes their rows as shards of examples: the work of one worker.
-"""
+"""Reads and prepares rows (filters, splits, converts, sets bad ones aside), and writes them as shards of examples."""
 
 from __future__ import annotations
 
@@ -118,11 +115,14 @@ def events_of(batch: Batch, histories: Histories) -> tuple[Events, dict[int, str
         reasons = {**wrong, **reasons}
     values = {name: _listed(name, batch) for name in histories.sources}
     whole, fraction, unit, wrong = _times(batch.column(histories.time), batch.decimal)
-    reasons = {**{row: f"column {histories.time!r}, the time: {text}" for row, text in wrong.items()}, **reasons}
+    reasons = {
+        **{row: f"column {histories.time!r} (`data.histories.time`): {text}" for row, text in wrong.items()},
+        **reasons,
+    }
     user, wrong = keys_of(batch.column(histories.user), batch.decimal)
-    reasons |= {row: f"column {histories.user!r}, whose events make histories: {text}" for row, text in wrong.items()}
+    reasons |= {row: f"column {histories.user!r} (`data.histories.user`): {text}" for row, text in wrong.items()}
     for row in np.flatnonzero(user.is_null().to_numpy(zero_copy_only=False)).tolist():
-        reasons[row] = f"column {histories.user!r}, whose events make histories: it has no value"
+        reasons[row] = f"column {histories.user!r} (`data.histories.user`): it is empty"
     return Events(user, whole, fraction, unit, remembered, values), reasons
 
 
@@ -142,7 +142,7 @@ def _times(
     """Return `whole`, `fraction` and `unit` of `Events`; and the reason for each bad row, by position."""
     rows = len(column)
     missing = column.is_null().to_numpy(zero_copy_only=False)
-    reasons = dict.fromkeys(np.flatnonzero(missing).tolist(), "it has no value")
+    reasons = dict.fromkeys(np.flatnonzero(missing).tolist(), "it is empty")
     if pa.types.is_temporal(column.type):
         return _int64(column.cast(pa.timestamp("us"))), np.zeros(rows), np.full(rows, _DATE, np.int8), reasons
     if pa.types.is_integer(column.type):
@@ -175,7 +175,9 @@ def _units(whole: npt.NDArray[np.int64]) -> Units:
 def moments(
     whole: npt.NDArray[np.int64], fraction: npt.NDArray[np.float64], units: Units
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """Convert times in several units as `instant` does; keep times in one unit, which may be positions, as they are.
+    """Convert times to microseconds if rows use several units; otherwise return them unchanged.
+
+    Times in one unit may be sequence numbers.
 
     Args:
       whole: `whole` of `Events`, `[rows]`.
@@ -183,7 +185,7 @@ def moments(
       units: `unit` of `Events`, `[rows]`.
 
     Returns:
-      The times as `whole` and `fraction` of one unit. If they are of several units, this is the microsecond.
+      The times as `whole` and `fraction` of one unit.
     """
     present = np.unique(units[units >= 0]).tolist()
     if len(present) < 2:
@@ -359,7 +361,7 @@ class Shards:
         """Prepare to write.
 
         Args:
-          folder: folder of the shards; no other attempt at this group uses the same shard names.
+          folder: output folder; names contain a random id, so a retry never overwrites.
           group: number of the group; part of the shards' names and of the seed that shuffles their rows.
           seed: seed of the order of rows.
           names: per split, the names of the files written; extended here.
@@ -413,7 +415,7 @@ def ingest(files: Sequence[str], group: int, data_format: str, settings: Setting
       group: number of the group; part of the shards' names and of the seed that shuffles their rows.
       data_format: one of `components.example_gen.readers.DATA_FORMATS`.
       settings: rows and columns to read.
-      folder: folder of the shards; no other attempt at this group uses the same shard names.
+      folder: output folder; names contain a random id, so a retry never overwrites.
 
     Raises:
       DataError: the data is not what the settings require.

@@ -1,6 +1,6 @@
-"""Defines a batch of rows on its way through ExampleGen, converts its columns for tf.Examples, and summarizes them.
+"""Defines batches of rows on their way through ExampleGen, summarizes their columns, and encodes them as tf.Examples.
 
-Encodes columns as serialized tf.Examples, with the same bytes for the same row on every run.
+The same row has the same bytes on every run.
 
 The protobuf libraries write the features of an example in the order of a hash map, which changes from run to run.
 This module therefore writes the wire format itself, column by column, with features in the order of their names. A

@@ -1,6 +1,4 @@
-"""Leaves out the rows that fail a filter, and assigns the others to splits, whatever their order.
-
-Unifies ids that are written as 3 in some files and as 3.0 in others.
+"""Filters rows, assigns them to splits whatever their order, and unifies ids that are written as 3 and as 3.0.
 
 pandas writes 3.0, because it converts an integer column with missing values to float. Keys, by which rows are split and
 joined, are always unified (`keys_of`); tokens are where `data.whole_numbers` asks for it.

@@ -1,4 +1,4 @@
-"""The EmbeddingPusher component."""
+"""Defines EmbeddingPusher, the component that verifies the evaluated model and publishes it."""
 
 from __future__ import annotations
 

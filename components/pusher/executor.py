@@ -1,4 +1,4 @@
-"""The executor of EmbeddingPusher: proves and publishes the evaluated model, and records facts on the artifact."""
+"""Defines the executor of EmbeddingPusher, which proves and publishes the evaluated model, and records facts."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@
     <version>/saved_model.pb                 the last one
 
 TensorFlow's loader and TensorFlow Serving need `saved_model.pb`; Serving retries a version that it cannot load yet.
-So a version is loaded whole or not at all, even if the pusher dies midway. The next pusher removes what a dead one
-left, once there is a later version. Run one pusher at a time: an object store does not have locks either.
+So a version is loaded whole or not at all, even if the pusher dies midway. The next push removes incomplete
+versions of pushes that were killed. Run one pusher at a time: an object store does not have locks either.
 """
 
 from __future__ import annotations

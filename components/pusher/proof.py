@@ -1,7 +1,4 @@
-"""Proves before a push that the copy to be published, the evaluated model and training agree.
-
-Rebuilds a trained model from its artifacts, ready to run and to export.
-"""
+"""Rebuilds a trained model, and proves before a push that it, the evaluated model and the copy to publish agree."""
 
 from __future__ import annotations
 

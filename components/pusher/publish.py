@@ -1,4 +1,4 @@
-"""Publishes a version so that no server sees an incomplete one: hidden copy, check, manifest, one rename.
+"""Publishes a new or an earlier version so that no server sees an incomplete one: copy, check, manifest, one rename.
 
 TF Serving takes any folder with a numeric name for a version, complete or not, so the copy gets its number last:
 
@@ -6,8 +6,6 @@ TF Serving takes any folder with a numeric name for a version, complete or not, 
     <version>/           the same folder after one rename, made while `.versions.lock` is locked
 
 Updates that a version is published with (a rollback) are put in place before it: a reader of the version sees them all.
-
-Publishes an earlier version of a model again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The QualityGate component."""
+"""Defines QualityGate, the component that judges a model by what the Evaluator does not compute."""
 
 from __future__ import annotations
 

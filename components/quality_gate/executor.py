@@ -1,4 +1,4 @@
-"""The executor of QualityGate: reads a run and its splits, and writes a blessing with the figures."""
+"""Defines the executor of QualityGate, which reads a run and its splits, and writes a blessing with the figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Shadow component."""
+"""Defines Shadow, the component that replays requests on the trained model and on the last pushed version."""
 
 from __future__ import annotations
 

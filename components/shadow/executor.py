@@ -1,4 +1,4 @@
-"""The executor of Shadow: replays requests on two models, and writes a blessing with the figures."""
+"""Defines the executor of Shadow, which replays requests on two models, and writes a blessing with the figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The StatisticsGen component."""
+"""Defines StatisticsGen, the component that computes statistics of raw columns."""
 
 from __future__ import annotations
 

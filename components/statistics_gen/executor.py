@@ -1,4 +1,4 @@
-"""The executor of StatisticsGen: TFX's own, or statistics of a sample with exact counts."""
+"""Defines the executor of StatisticsGen: TFX's own, or one that computes statistics of a sample with exact counts."""
 
 from __future__ import annotations
 
@@ -117,8 +117,6 @@ def _correct(feature: statistics_pb2.FeatureNameStatistics, summary: ColumnSumma
         statistics.min, statistics.max = summary.smallest, summary.largest
         statistics.mean = summary.total / summary.values
 
-
-# The executor of StatisticsGen: TFX's own, or statistics of a sample with exact counts.
 
 _FILE = "FeatureStats.pb"
 _SAMPLE_RATES = "sample_rate_by_split"

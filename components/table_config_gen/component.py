@@ -1,4 +1,4 @@
-"""The TableConfigGen component."""
+"""Defines TableConfigGen, the component that lays out embedding tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The TableHealth component."""
+"""Defines TableHealth, the component that judges the embedding tables of a model before its push."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The executor of TableHealth: measures the tables of a checkpoint, and writes a blessing with the figures."""
+"""Defines the executor of TableHealth, which measures the tables of a checkpoint, and writes a blessing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The EmbeddingTrainer component."""
+"""Defines EmbeddingTrainer, the component that trains a model of embedding tables and a dense part."""
 
 from __future__ import annotations
 

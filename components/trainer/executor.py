@@ -1,4 +1,4 @@
-"""The executor of EmbeddingTrainer: hands artifacts to a run_fn, and records facts on the outputs."""
+"""Defines the executor of EmbeddingTrainer, which hands artifacts to a run_fn, and records facts on the outputs."""
 
 from __future__ import annotations
 

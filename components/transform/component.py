@@ -1,4 +1,4 @@
-"""The Transform component."""
+"""Defines Transform, the component that writes the graph of dense features, label and weight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The executor of Transform: analyses the train split with TensorFlow Transform, and writes its graph."""
+"""Defines the executor of Transform, which analyses the train split with TensorFlow Transform, and writes its graph."""
 
 from __future__ import annotations
 
@@ -122,8 +122,6 @@ def _lists(values: npt.NDArray[Any], splits: npt.NDArray[np.int64], column: pa.F
     starts = pa.array(splits, mask=np.append(splits[1:] == splits[:-1], False))
     return pa.LargeListArray.from_arrays(starts, pa.array(values, column.type.value_type))
 
-
-# The executor of Transform: analyses the train split with TensorFlow Transform, and writes its graph.
 
 _SPLIT = "train"
 _NAME = ["Transform"]

@@ -1,4 +1,4 @@
-"""The VocabularyGen component."""
+"""Defines VocabularyGen, the component that counts the tokens of categorical features and makes vocabularies."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class VocabularyGen(DeclaredComponent, base_beam_component.BaseBeamComponent):
             Features that name the same vocabulary share it; the default is the feature's name.
           vocabularies: rule of each vocabulary; one without a rule keeps all tokens.
           transform_graph: channel of `TransformGraph`, for columns with `after_transform`.
-          base_vocabularies: channel of `Vocabularies` of a previous run, which the new ones evolve from by the rule
-            of `embedding_core.vocabulary.vocabulary`; without it, only this run's data counts.
+          base_vocabularies: channel of `Vocabularies` of the previous run, which are merged with this run's counts by
+            the rule of `embedding_core.vocabulary.vocabulary`; without them, only this run's data counts.
           evolution: how the new vocabularies evolve from the base; None is `Evolution()`.
           splits: the splits that are counted.
           max_bad_row_rate: largest share of rows, from 0 to 1, that may be set aside because they do not parse.

@@ -1,12 +1,12 @@
-"""Counts the tokens of a batch of rows, for all features at once, in one TensorFlow graph.
+"""Counts tokens batch by batch in one TensorFlow graph, adds them up on a worker, and sends the sums to be merged.
 
-Values are deduplicated before they become tokens: `tokens_of` works value by value, so a token of a
-distinct value counts as often as the value occurs. Features of the same dtype and separator are
-concatenated and share one call of `tokens_of`, so that the graph stays small however many features there
-are. The graph returns a handful of tensors, with all token bytes in one string. If there are base
-vocabularies, the graph also looks the tokens up in them, and counts the tokens that are not there.
+The graph counts all features at once. Values are deduplicated before they become tokens: `tokens_of` works value by
+value, so a token of a distinct value counts as often as the value occurs. Features of the same dtype and separator are
+concatenated and share one call of `tokens_of`, so that the graph stays small however many features there are. The graph
+returns a handful of tensors, with all token bytes in one string. If there are base vocabularies, the graph also looks
+the tokens up in them, and counts the tokens that are not there.
 
-Adds up the tokens that one worker counts, and sends them as messages to be merged by vocabulary.
+What one worker counts is sent as messages, which are merged by vocabulary.
 """
 
 from __future__ import annotations

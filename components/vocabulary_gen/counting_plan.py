@@ -1,6 +1,6 @@
-"""Plans what VocabularyGen counts, from its parameters. Does not use TensorFlow.
+"""Plans what VocabularyGen counts, which tokens get rows, and how vocabularies evolve from those of a previous run.
 
-Declares which tokens of a vocabulary get rows, and how a vocabulary evolves from that of a previous run.
+This module does not use TensorFlow.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class CountedFeature:
       column: source of its tokens; the dtype is that of the data once it is known.
       multivalent: whether a row may hold several values, or None to infer it from the data.
       vocabulary: the vocabulary that its tokens are counted into.
-      may_be_empty: whether no row need have a token of it, if the base has the vocabulary.
+      may_be_empty: whether the column may be empty in this run if the base has the vocabulary.
     """
 
     name: str

@@ -1,8 +1,7 @@
-"""Counts the rows of a TFRecord file of tf.Examples on one worker.
+"""Reads TFRecord files of tf.Examples in batches, and counts their rows and columns of Transform on one worker.
 
-Computes the columns of Transform's output, for features that are counted `after_transform`.
-
-Reads TFRecord files of tf.Examples in batches; if TensorFlow cannot parse a batch, reads its rows one by one.
+If TensorFlow cannot parse a batch, its rows are read one by one. The columns of Transform's output are computed here
+for features that are counted `after_transform`.
 """
 
 from __future__ import annotations

@@ -165,8 +165,6 @@ def _rows(part: TensorSliceProto, shape: tuple[int, ...]) -> int:
     return int(lengths[0]) if tuple(lengths[1:]) == shape[1:] else 0
 
 
-# Reads and writes tables of a TensorFlow tensor bundle in slices of rows: memory is bounded by a slice.
-
 SLICE_BYTES = 16 * 2**20
 Rows: TypeAlias = npt.NDArray[np.float32]
 

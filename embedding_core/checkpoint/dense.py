@@ -23,7 +23,7 @@ DENSE = "dense"
 _BUNDLE = "variables"
 _SEALED = SealedFolder(constants={"format": "dense-part", "version": 1})
 _AUTOMATIC = re.compile(r"_\d+\Z")  # Keras numbers the layers of a process: dense, dense_1, ...
-_RATES = ("_learning_rate", "_current_learning_rate")  # come from the configuration, never from a previous run
+_RATES = ("_learning_rate", "_current_learning_rate")  # not saved: each run takes its rates from the configuration
 
 
 class DensePart(NamedTuple):

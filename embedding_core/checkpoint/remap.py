@@ -143,8 +143,6 @@ def _uniform(keys: npt.NDArray[np.uint64], columns: int) -> npt.NDArray[np.float
     return uniform
 
 
-# Remaps an embedding checkpoint to other vocabularies: every row, and its slots, move with its token.
-
 REPORT = "remap.json"
 
 
@@ -216,7 +214,7 @@ def remap(
         vocabularies=vocabularies,
         files={REPORT: json.dumps(report, indent=2)},
         dense=os.path.join(source, DENSE),
-        nonfinite="keep",  # such rows were counted when the previous checkpoint was written
+        nonfinite="keep",  # the previous checkpoint already reported these rows
         slice_bytes=slice_bytes,
         progress=progress,
     )

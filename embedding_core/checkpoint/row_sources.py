@@ -28,14 +28,14 @@ _TOKENS_AT_ONCE = 1 << 20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowSources:
-    """The row of the previous run that each row of a table continues from.
+    """For each row of a new table, the row of the previous table that it is restored from.
 
     Attributes:
       table: the new table.
       rows: [rows of the new table] int64, the previous row, or -1 for a new row.
       vocabulary: vocabulary of the new table; None if its rows are raw ids.
       earlier: vocabulary of the previous rows; None for raw ids.
-      kept: [tokens of the new vocabulary] bool, whether the token had a row.
+      kept: [tokens of the new vocabulary] bool mask of the tokens that had a row.
     """
 
     table: TableConfig
@@ -45,7 +45,7 @@ class RowSources:
     kept: npt.NDArray[np.bool_]
 
     def name_of(self, row: int) -> bytes:
-        """Return what identifies a row of the new table: its token or, without one, bytes that no token can be."""
+        """Return a unique name of a row: its token, or for other rows NUL plus a number (tokens cannot contain NUL)."""
         tokens = len(self.kept)
         if self.vocabulary is not None and row < tokens:
             return bytes(self.vocabulary.tokens[row].as_py())
@@ -62,7 +62,8 @@ def row_sources(
     """Find the previous row of every row of a table.
 
     A token that had a row continues from it. Out-of-vocabulary row j continues from row ``j % k`` of the k previous
-    ones. This is exact if k divides the new number of such rows: all tokens hashed to j were hashed to ``j % k``.
+    ones. If k divides the new number of these rows, every unknown token keeps its row; otherwise some get another
+    token's row.
 
     Args:
       table: the new table.
@@ -78,10 +79,13 @@ def row_sources(
     """
     if table.vocabulary is None or earlier.vocabulary is None:
         if (table.vocabulary, table.vocabulary_size) != (earlier.vocabulary, earlier.vocabulary_size):
+            now, before = (
+                "raw ids" if each.vocabulary is None else f"vocabulary {each.vocabulary!r}" for each in (table, earlier)
+            )
             raise CheckpointError(
-                f"table {table.name!r} has {table.vocabulary_size} rows of vocabulary {table.vocabulary!r}, its "
-                f"checkpoint {earlier.vocabulary_size} of {earlier.vocabulary!r}: rows of raw ids continue only the "
-                "same rows; give the table another name, and start it with `new_tables`='initialize'."
+                f"table {table.name!r} has {table.vocabulary_size} rows of {now}; the checkpoint has "
+                f"{earlier.vocabulary_size} rows of {before}. Raw ids continue only raw ids, and must keep their "
+                "number of rows; rename the table and set `new_tables: initialize`."
             )
         rows = np.arange(table.vocabulary_size, dtype=np.int64)
         return RowSources(table=table, rows=rows, vocabulary=None, earlier=None, kept=np.zeros(0, np.bool_))
@@ -98,7 +102,7 @@ def row_sources(
 
 
 def _find(tokens: pa.Array, others: pa.Array, rows: npt.NDArray[np.int64]) -> None:
-    """Write the index of each token in `others`, if any, into `rows`; part by part, to bound memory for hash tables."""
+    """Write into `rows` each token's index in `others`, if any; works in parts, so that hash tables stay small."""
     count = max(1 << 18, len(others) // 32)
     for start in range(0, len(others), count):
         known = others.slice(start, count)

@@ -197,7 +197,7 @@ class Delta:
         }
 
     def to_bytes(self, layout: Layout) -> bytes:
-        """Serialize the delta for the graph of that export, see `delta_bytes`."""
+        """Serialize the delta for the graph of that export, see `write_content`."""
         tables = [_content_of(self.tables[table.name]) for table in layout.tables]
         dense = sorted(self.dense)
         return write_content(tables, dense, [_little_endian(self.dense[number]) for number in dense])

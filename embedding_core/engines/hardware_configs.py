@@ -44,9 +44,6 @@ def with_enum_numbers(optimizer: GivenOptimizer) -> GivenOptimizer:
     return numbered
 
 
-# Copies the caller's configurations for TensorFlow's classes on a real TPU, and refuses ignored settings.
-
-
 def is_real_tpu(strategy: tf.distribute.Strategy) -> bool:
     """Return whether a strategy runs on a real TPU."""
     return isinstance(strategy, tf.distribute.TPUStrategy | tf.distribute.experimental.TPUStrategy)

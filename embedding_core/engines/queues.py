@@ -154,9 +154,6 @@ def _after(operation: tf.Operation | None) -> Any:
     return tf.control_dependencies([] if operation is None or tf.executing_eagerly() else [operation])
 
 
-# Looks up rows through a TPU's queues: enqueues ids, dequeues activations and sends their gradients.
-
-
 class QueuedEngine(Engine):
     """What the simulated engine and a V1 TPU have in common."""
 

@@ -1,11 +1,11 @@
-"""Emulates the TPU embedding engine on the CPU host of a simulated TPU.
+"""Emulates the TPU embedding engine on the CPU host of a simulated TPU, and recovers from failed steps.
 
 Each core has a queue of batches. `dequeue` takes one batch from every core's queue, looks all of them up together and
 gives each core its part. `apply_gradients` collects the gradients of all cores and updates the touched rows. In both,
 the cores synchronize in a merge_call. The variables emulate the device memory: one full variable per table and slot, of
 which each host's block is a range of rows.
 
-Detects a failed step, so that the next step starts without anything that the failed one left behind.
+The step after a failed one starts without anything that the failed one left behind.
 
 A failure in eager code, or while a function is traced, raises an exception that the engine or the strategy sees. If a
 tf.function fails while it runs, it stops somewhere between its calls of the engine, and neither sees the exception.
@@ -87,13 +87,15 @@ class Steps:
         """Start with zero failures.
 
         Args:
-          clear: drops what is pending in the engine; runs eagerly and inside tf.function.
+          clear: function that drops what is pending in the engine; runs eagerly and inside tf.function.
         """
         self._clear = clear
-        self._functions: weakref.WeakKeyDictionary[tf.Graph, list[int]] = weakref.WeakKeyDictionary()  # number, calls
+        # [function number, calls so far]
+        self._functions: weakref.WeakKeyDictionary[tf.Graph, list[int]] = weakref.WeakKeyDictionary()
         self._last, self._calls, self.failures = unmirrored(
             lambda: (
-                tf.Variable([0, 0], trainable=False, dtype=tf.int64),  # position of the last call; eager ones have 0, 0
+                # (function number, call number) of the last completed call in a function; (0, 0) if there is none
+                tf.Variable([0, 0], trainable=False, dtype=tf.int64),
                 tf.Variable([0], trainable=False, dtype=tf.int64, shape=[None]),  # calls, by number of the function
                 tf.Variable(0, trainable=False, dtype=tf.int64),
             )
@@ -128,7 +130,8 @@ class Steps:
         self._functions[function] = [number, calls + 1]
         with tf.init_scope():
             self._calls.scatter_nd_update([[number]], [calls + 1])
-        if here is not function:  # in a loop, the previous call may be the last of the previous iteration
+        # In a loop, the last recorded call may belong to the previous iteration, so record where this one starts.
+        if here is not function:
             started = [self._last.assign([number, calls])]
         return _Place((number, calls + 1), started)
 

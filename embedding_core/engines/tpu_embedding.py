@@ -36,9 +36,6 @@ class HardwareTPUEmbedding(tf.tpu.experimental.embedding.TPUEmbedding):
         super().__init__(*copied_configs(feature_config, optimizer), pipeline_execution_with_tensor_core)
 
 
-# Offers TensorFlow's mid-level embedding API on a TPU, on a simulated one, and off a TPU: `TPUEmbedding`.
-
-
 class TPUEmbedding(NamedTables):
     """A drop-in for `tf.tpu.experimental.embedding.TPUEmbedding` that also runs without a TPU.
 

@@ -112,8 +112,6 @@ def _by_distinct(tokens: Tokens, number: Callable[[bytes], int]) -> npt.NDArray[
     return found
 
 
-# Chooses the queries of a retrieval model's evaluation, with the true and the seen candidates of each query.
-
 _BATCH = 4096
 _PAIRS = 1 << 22  # pairs of a user and a candidate that are collected before duplicates are dropped
 _BITS = 31  # of a candidate's id

@@ -1,7 +1,4 @@
-"""Computes the health figures of one table from blocks of its rows, as `health.json` holds them.
-
-Defines what the figures of a table are computed from: blocks of rows, and what is known of the table.
-"""
+"""Computes the health figures of one table, as `health.json` holds them, from blocks of its rows and facts about it."""
 
 from __future__ import annotations
 

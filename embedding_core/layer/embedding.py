@@ -41,11 +41,10 @@ class TPUEmbedding(TableLayer, tf_keras.layers.Layer):
     Keras, which corrects the bias of the moments, gives 0.900; the TPU, which does not, gives 0.684. Keras' Adam also
     changes rows that were not looked up.
 
-    The virtual variable's gradient must be computed in the same function as the lookup, not outside of a tf.cond, a
-    loop or a tf.function that contains the lookup; otherwise the gradient raises an error. Every tape.gradient
-    through a lookup updates the tables, whichever variables it is for: compute all gradients in one call (a second
-    one through the same lookup fails), and set `trainable = False` to leave the tables unchanged. The weights of ids
-    get no gradient.
+    If the lookup is inside a tf.cond, a loop or a tf.function, compute the virtual variable's gradient inside it too;
+    outside of it, the gradient raises an error. Every tape.gradient through a lookup updates the tables, whichever
+    variables it is for: compute all gradients in one call (a second one through the same lookup fails), and set
+    `trainable = False` to leave the tables unchanged. The weights of ids get no gradient.
 
     If `optimizer` is a Keras optimizer with a learning rate schedule, the tables follow its `iterations`, so a training
     loop must step it: use the optimizer that the model is compiled with. For loaded models see `keras_optimizer`.
@@ -91,7 +90,7 @@ class TPUEmbedding(TableLayer, tf_keras.layers.Layer):
 
     @property
     def non_trainable_weights(self) -> list[tf.Variable]:
-        """The usual non-trainable weights and, while Keras copies weights as a list, the tables and slots of an engine.
+        """The usual weights; if Keras calls get_weights or set_weights, also the engine's tables and slots.
 
         Therefore `get_weights`, `set_weights`, EarlyStopping, `clone_model` and `.h5` files include the tables, but a
         training loop that asks for variables does not get them.

@@ -1,6 +1,6 @@
-"""Chooses the engine of a layer by the strategy in force: a TPU's, or Keras variables.
+"""Defines engines that hold a layer's tables on a TPU or as Keras variables, and chooses one by the strategy in force.
 
-Holds tables in a real TPU's memory, or whole tables on each core of a TPU without an embedding engine.
+On a real TPU, the tables are in the memory of its embedding engine. If it has none, each core holds whole tables.
 """
 
 from __future__ import annotations

@@ -156,8 +156,8 @@ def _as_chief() -> ClusterTask:
     _check_kinds(task.cluster)
     if task.kind != _CHIEF:
         raise ConfigError(
-            f"{_VARIABLE} says that this process is {task.kind!r}: the chief trains; start "
-            "`python -m embedding_core.parameter_server.worker` in the others."
+            f"{_VARIABLE}'s task is {task.kind!r}, but only the chief runs the trainer; start workers and parameter "
+            "servers with `python -m embedding_core.parameter_server.worker`."
         )
     return task
 
@@ -165,7 +165,9 @@ def _as_chief() -> ClusterTask:
 def _check_kinds(cluster: Mapping[str, Sequence[str]]) -> None:
     unknown = sorted(set(cluster) - {_CHIEF, _WORKER, _SERVER, "evaluator"})
     if unknown:
-        raise ConfigError(f"the cluster of {_VARIABLE} has {unknown[0]!r}: the tasks are chief, worker and ps.")
+        raise ConfigError(
+            f"the cluster of {_VARIABLE} has {unknown[0]!r}: tasks must be chief, worker or ps; remove {unknown[0]!r}."
+        )
 
 
 def _spec(cluster: Mapping[str, Sequence[str]]) -> tf.train.ClusterSpec:

@@ -43,11 +43,11 @@ _PERCENTILES = {"auto": "p95", "p50": "p50", "p90": "p90", "p95": "p95", "p99": 
 
 
 def default_dim(rows: int, columns: float = math.inf) -> int:
-    """Compute the default dimension of a table: ``6 * rows ** 0.25`` rounded up to a multiple of 8, at most 64.
+    """Compute the default dimension of a table: ``min(64, 6 * rows ** 0.25, columns)``, rounded up to a multiple of 8.
 
     Args:
       rows: number of rows.
-      columns: number of columns that the data can train; an upper bound of the dimension, also rounded up.
+      columns: largest dimension that the data can train; infinite for no bound.
     """
     most = min(64.0, 6 * math.sqrt(math.sqrt(rows)), columns)
     return 8 * max(1, math.ceil(most / 8))

@@ -230,8 +230,6 @@ def _is_of(variable: str, table: str) -> bool:
     return re.fullmatch(rf"{re.escape(table)}(?:_\d+)?", variable) is not None
 
 
-# Runs every check of the preflight, and makes the report.
-
 NECESSARY = (
     "Green is necessary, not sufficient: nothing ran, and XLA compiled for a CPU. Only the TPU itself shows speed, "
     "numerics, the host's input pipeline and the memory of activations."

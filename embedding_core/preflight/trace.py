@@ -270,8 +270,6 @@ class PipelineStep:
         return batch
 
 
-# Traces the training step into the program that a TPU of a given topology would run.
-
 # Attributes (of graph operations) by which TensorFlow marks the operations that are compiled for a core, and those of
 # them that the core leaves to its host.
 _ON_CORE, _ON_HOST = "_tpu_replicate", "_xla_outside_compilation"

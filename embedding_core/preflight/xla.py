@@ -206,8 +206,6 @@ def _is_argument(tensor: tf.Tensor) -> bool:
     return tensor.op.type != "Const" and tensor.dtype not in (*OPAQUE, tf.string)
 
 
-# Checks whether XLA can compile what a core would run: each kind of operation alone, then the whole program.
-
 _NO_KERNEL = re.compile(r"No registered '(\w+)' OpKernel")
 _REPORTED = "Failed getting HLO text: '"
 COMPILED = "compiled"  # the result if the whole program compiles

@@ -66,7 +66,7 @@ class ParityReport:
     Attributes:
       tolerance: largest allowed difference, absolute below 1 and relative above.
       differences: one per output.
-      broken: by rule, ``<feature>: <rule>``, the largest difference of the rows that test it and exceed the tolerance.
+      broken: largest difference by violated rule, keyed ``<feature>: <rule>``.
     """
 
     tolerance: float
@@ -282,7 +282,7 @@ def scoring_environment() -> dict[str, str]:
 
 
 def error_line(text: str) -> str:
-    """Extract the lines of a traceback that name the error: the exception, and TensorFlow's message after it."""
+    """Return the exception line of a traceback, and TensorFlow's message line after it."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     exceptions = [number for number, line in enumerate(lines) if re.match(r"[\w.]+(Error|Exception)\b", line)]
     if not exceptions:
@@ -314,7 +314,7 @@ def _read(folder: Path) -> Outputs:
     }
 
 
-# Makes edge cases from rows of the eval split: rows that are rare in data, but that any server gets.
+# Makes edge cases: inputs that the eval split rarely has, but that servers receive.
 
 Values: TypeAlias = "list[bytes] | list[int] | list[float]"
 

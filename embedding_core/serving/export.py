@@ -1,12 +1,13 @@
-"""Exports a trained model, or the tables of an embedding checkpoint alone, as a SavedModel.
+"""Exports a trained model with its signatures, or the tables of an embedding checkpoint alone, as a SavedModel.
 
-Builds the signatures of an exported model, and those that only a two-tower model has.
+Only a two-tower model has `query` and `candidate` and, if each candidate is one token of one feature, `top_k` and
+`top_k_filtered`.
 
 =====================  ==========================================  ==========================================
 signature              inputs                                      outputs
 =====================  ==========================================  ==========================================
 `serving_default`      examples: serialized tf.Examples `[B]`      `served_outputs` of the tasks
-`raw`                  one tensor per raw column (`raw_columns`)   the same
+`raw`                  one tensor per raw column, see `Columns`    the same
 `embeddings`           examples                                    per feature `[B, dim]` or `[B, L, dim]`
 `query`                tensors of the query's raw columns          vector `[B, n]`
 `candidate`            tensors of the candidate's raw columns      vector `[B, n]`
@@ -210,7 +211,7 @@ def export_model(
     """Write a SavedModel that looks up on CPU and loads with TensorFlow alone.
 
     It holds the tables without slots, the vocabularies as assets, the dense part and its transform, and computes with
-    the functions that training uses (modules `tokens`, `ids` and `lookup`).
+    the functions that training uses (modules `columns` and `lookup`).
 
     Args:
       destination: folder to write; it must be absent or empty.
@@ -227,7 +228,7 @@ def export_model(
       top_k: how many candidates `top_k` and `top_k_filtered` return, and how they are searched; None for the best
         100, by exact search.
       rows_dtype: type of the served rows, or types by table, the others being float32. "float16" halves a table, whose
-        values are rounded to 11 significant bits; "int8" stores a row of n values in n + 8 bytes (`row_formats`).
+        values are rounded to 11 significant bits; "int8" stores a row of n values in n + 8 bytes (`encoded`).
       form: what the model has besides; None for `ExportForm()`, which adds nothing.
 
     Returns:

@@ -14,8 +14,9 @@ of several, ragged        concatenate the ids; filter them only if some must be 
                           and combines
 ========================  ==============================================================================
 
-A block is first read with `read_value`, which copies nothing, and rows are gathered from the result. Gathering from the
-variable itself would switch it to TensorFlow's copy-on-read mode, in which every `read_value` copies the whole block.
+Read-only blocks: rows are gathered from `read_value()` (no copy), never from the variable, because that would switch it
+to TensorFlow's copy-on-read mode, in which every `read_value()` copies the whole block. Blocks that are written: rows
+are gathered from the variable, which locks it, because after the first write `read_value()` copies the block.
 """
 
 from __future__ import annotations
@@ -98,21 +99,17 @@ def rounded(rows: Floats, dtype: RowsDtype) -> Floats:
     return values
 
 
-# Looks up all features of an exported model together, in few operations, with the results of `lookup.combine`.
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rows:
     """The location of a table's rows in a block.
 
     Attributes:
-      block: variable `[all rows, width]`, in a type of `row_formats`.
+      block: variable `[all rows, width]`, in a type that `encoded` returns.
       name: name of the block.
       start: position of the table's first row in the block.
       count: number of rows of the table.
       zeros: position of a row of zeros in the block; None if it has none.
-      updated: whether rows are written to the block while it is served. Rows are then gathered from the variable, which
-        locks it, and are not read through `read_value`, which would copy the whole block after the first write.
+      updated: whether rows are written to the block while it is served.
     """
 
     block: tf.Variable
@@ -163,7 +160,7 @@ class ListedIds:
       rows: rows of the table.
       ids: int64 `[B, None]`; an id outside the table is dropped.
       lengths: int32 `[N]`, bytes of each token, 0 if it is missing; None if missing tokens have ids outside the table.
-      combiner: how the rows of an example become one vector.
+      combiner: rule that makes one vector of the rows of an example.
     """
 
     rows: Rows
@@ -173,7 +170,7 @@ class ListedIds:
 
     @property
     def unit(self) -> tuple[bool, str, str]:
-        """The key that features share if one operation combines them; features with `lengths` sort first."""
+        """Sort and group key: features with one key are combined by one operation; those with `lengths` come first."""
         return self.lengths is None, self.rows.name, self.combiner
 
 
@@ -298,7 +295,7 @@ def _of_each(facts: Sequence[int], offsets: tf.Tensor, sizes: tf.Tensor) -> tf.T
 
 
 def _valid(features: Sequence[ListedIds], ids: tf.Tensor, offsets: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
-    """Return which ids are valid, bool `[N]`: with lengths, those of non-empty tokens, else those in their table."""
+    """Return which ids are valid, bool `[N]`: with `lengths`, those of non-empty tokens; else rows of their table."""
     lengths = [feature.lengths for feature in features if feature.lengths is not None]
     with_lengths = len(lengths)
     tokens = [tf.greater(tf.concat(lengths, 0), 0)] if with_lengths else []

@@ -1,6 +1,6 @@
 """Loads a SavedModel as a server does and answers requests from standard input; runs as a program.
 
-`version_process` starts it isolated (``python -I``), one process for each version. Only TensorFlow is imported. The
+`VersionProcess` starts it isolated (``python -I``), one process for each version. Only TensorFlow is imported. The
 session loader and session callables are those that TensorFlow Serving uses.
 
 A message, in both directions, is a line of JSON followed by the parts whose sizes the line has in `parts`.

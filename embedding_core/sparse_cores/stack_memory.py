@@ -125,7 +125,7 @@ tf.register_tensor_conversion_function(
 def views_of(
     tables: Sequence[TableSpec], stacks: Sequence[Stack], slice_: Slice, variables: Variables
 ) -> dict[str, TableView]:
-    """Return a view of every table and slot, by checkpoint key, in the order of `variables.keyed_variables`."""
+    """Return a view of every table and slot, by checkpoint key, in the order of `tables.keyed_variables`."""
     of_table = {table.name: (stack, table) for stack in stacks for table in stack.tables}
     views = {}
     for spec in tables:
@@ -190,8 +190,6 @@ def _rows_by_chip(initializer: Callable[..., tf.Tensor], place: Place, slice_: S
     places = alone.places_of(alone.tables[0], tf.range(table.rows), slice_.shards)
     return tf.gather(tf.concat(blocks, 0), places)[:, : place.dim]
 
-
-# Emulates the memory of SparseCores, with lookup and update: one variable per stack of tables and per slot.
 
 ChipIds: TypeAlias = Mapping[str, StackIds]
 """The entries of one chip, by name of the stack."""

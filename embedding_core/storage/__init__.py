@@ -1,6 +1,6 @@
 """Writes files and folders whole or not at all, seals, verifies and locks them, and computes their digests.
 
-Imports TensorFlow only for a path that is an address of an object store.
+TensorFlow is imported only for a path that is an address of an object store.
 """
 
 from embedding_core.storage.file_access import (

@@ -1,7 +1,4 @@
-"""Compiles the traced program of a core with XLA:TPU, and compares its memory with the plan.
-
-Compiles the lookup and update of the tables' stacks on SparseCores, and compares their memory with the plan.
-"""
+"""Compiles the traced program of a core, and the stacks of SparseCores, and compares their memory with the plan."""
 
 from __future__ import annotations
 

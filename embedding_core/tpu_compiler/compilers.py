@@ -1,11 +1,10 @@
-"""Runs a compiler in a process of its own environment, and exchanges files with it. Does not use TensorFlow.
+"""Runs the compilers of TPU cores and of SparseCores in processes of their own environments, without TensorFlow.
 
 The compiler is in the package libtpu, whose licence is Google Cloud's terms of service. It is therefore never a
 dependency of this project: a user installs it, with the versions of a file of requirements beside this one.
 
-Compiles the program of a core with Google's TPU compiler, XLA:TPU.
-
-Compiles the lookup and update of stacks of tables on SparseCores (TPU v5p, v6e), through jax-tpu-embedding.
+Google's TPU compiler, XLA:TPU, compiles the program of a core. It compiles the lookup and update of stacks of tables on
+SparseCores (TPU v5p, v6e) through jax-tpu-embedding. This process and a compiler's process exchange files.
 """
 
 from __future__ import annotations

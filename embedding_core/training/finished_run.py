@@ -1,9 +1,9 @@
-"""Describes a finished run on disk, and restores its model and tables.
+"""Describes a finished run on disk, restores its model and tables, and saves the checkpoints of a training.
 
 A run's folder holds `training.json` (described here), `checkpoints/` (the final state), `dense/` (the dense part, for
 runs that start from it), `history.json` and `logs/` (for TensorBoard).
 
-Saves checkpoints to resume from, and the best state of a run; resuming fails if all of them are damaged.
+Checkpoints are saved to resume from, and for the best state of a run; resuming fails if all of them are damaged.
 """
 
 from __future__ import annotations

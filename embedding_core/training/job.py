@@ -72,7 +72,7 @@ class TrainingJob:
       dense_start: source of the dense part's weights at step 0; None starts from new weights.
       ranges: scale of each dense feature, JSON objects that are kept with the weights.
       engine_arguments: arguments of the layer that the engine of an optional room takes.
-      shard_files: whether each host of a TPU reads different files (see `host_files`); if not, every host reads all
+      shard_files: whether each host of a TPU reads different files (see `files_by_host`); if not, every host reads all
         files and takes its part of each batch. None shards on a real TPU if there are at least as many files as hosts.
     """
 

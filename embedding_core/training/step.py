@@ -1,6 +1,6 @@
-"""Trains many steps in one call of a tf.function, computes their losses, and predicts for evaluations.
+"""Trains many steps in one call of a tf.function, with losses and falling learning rates, and predicts for evaluations.
 
-Makes learning rates that fall during training, for the dense part and the tables.
+The learning rates of the dense part and of the tables may fall during training.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Parses serialized tf.Examples into the batches of a step: ids, dense features, label and weight, on the host.
+"""Parses serialized tf.Examples into the batches of a step, and calls the functions `row_loss` and `eval_metrics`.
 
-Calls the functions that a user's module may have beside `build`: `row_loss`, and `eval_metrics`.
+A batch has ids, dense features, label and weight; the host parses it. A user's module may have the two functions beside
+`build`.
 
 `row_loss(task, label, output)` replaces the loss of a task. It gets the task's name, the labels `[B, 1]` (0 if missing)
 and the model's outputs `[B, width]`, both float32. It returns the loss of each row, `[B, 1]`, or None for the usual
@@ -48,7 +49,7 @@ class Batch(TypedDict):
       label: float32 [B, tasks]; NaN if a row lacks one of several labels, or its class is not in the train split.
       weight: float32 [B, 1].
       rows: int32 scalar, number of rows of the global batch, of which this batch may be a part.
-      softmax: see `softmax_candidates.candidate_sampler`.
+      softmax: see `drawn_candidates.candidate_sampler`.
       lengths: see `model_inputs.sequence_lengths`.
       share: float32 scalar, rows that were read for this batch, divided by those of a whole batch; below 1 for the last
         batch of an epoch. Only batches to train on have it.

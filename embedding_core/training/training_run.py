@@ -153,7 +153,7 @@ def train(
       resume_folder: folder for checkpoints while training; a run continues from the newest one in it. It must
         belong to this job alone. The caller removes it when the result is safe. None uses a folder below `folder`,
         removed at the end.
-      rows: folder that keeps encoded rows for later trainings of the same `kept_rows.rows_key`; None keeps none.
+      rows: folder that keeps encoded rows for later trainings of the same `encoded_rows.rows_key`; None keeps none.
       progress: called at least every 100 steps with the steps done, the total steps, and the state in words.
       encoding: called while rows are encoded.
 

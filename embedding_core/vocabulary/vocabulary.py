@@ -1,20 +1,17 @@
-"""Defines a vocabulary: the tokens that the rows of a table belong to, with their counts and a digest.
+"""Defines vocabularies, their file format, and how one evolves from the vocabulary of a previous run.
 
 Row i of a table belongs to token i. The order is total (count descending, then bytes ascending), so the
 same data gives the same rows wherever and however often it is counted.
 
 A vocabulary that evolved from a previous one, its base, may be in another order, and may have tokens that do not occur
-in its data.
-
-Merges the counts of this run with the vocabulary of a previous run, its base, without loading TensorFlow.
+in its data. This module does not load TensorFlow.
 
 The rule, run after run (a run counts the data that the pipeline is run on, such as a day or a month):
 
-* A run *admits* a token that it counts at least `min_count` times. A token has been *idle* in all runs since the
-  last one that admitted it.
-* A token expires when it has been idle for `expire_after` runs. Apart from `max_size`, the tokens that have not
-  expired are those to which plain counting would have given a row in at least one of the last `expire_after` runs.
-  Without `expire_after` no token expires.
+* A run *admits* a token that it counts at least `min_count` times. A token is *idle* in a run that does not admit it.
+* A token expires when it has been idle for `expire_after` runs in a row. It stays as long as one of the last
+  `expire_after` runs counted it at least `min_count` times (if `max_size` leaves room). Without `expire_after` no token
+  expires.
 * "rerank" gives rows to all tokens that have not expired, at most `max_size` of them. Their total order uses each
   token's count in the run that last admitted it, so an idle token keeps its rank. Rows move: a checkpoint is remapped
   by token.
@@ -122,7 +119,7 @@ class DigestedFile:
     """A new file that knows the digest of what was written to it."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        """Take the opened file, which exists even if nothing more is written to it."""
+        """Take an opened file, and write zero bytes so that the file is created even if it stays empty."""
         self._file = file
         self._file.write(b"")  # some file systems make a file only when it is written to
         self._sha256 = hashlib.sha256()
@@ -237,7 +234,7 @@ class Vocabulary:
       max_size: largest number of tokens with a row; None for no limit.
       private: whether tokens may be shown only as digests.
       features: statistics of each feature that feeds this vocabulary, by name.
-      evolution: how it evolved from its base; None without a base.
+      evolution: record of how it evolved from its base; None without a base.
     """
 
     name: str

@@ -1,6 +1,7 @@
-"""Checks the tables, model and training step of a pipeline for a TPU, without one, and says it in lines of text.
+"""Checks the tables, model and training step of a pipeline for a TPU or on a GPU, and says it in lines of text.
 
-Runs one training step of a pipeline on a GPU, and says which tables and lookups are not there, and why.
+The check for a TPU does not need one. On a GPU, one step is trained, to say which tables and lookups are not there, and
+why.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Checks whether a pipeline can be compiled for a cluster, before TensorFlow or TFX is imported.
+"""Checks whether a pipeline can be compiled for a cluster, and translates TPU slices for Vertex AI and GKE.
 
-Translates the name of a TPU slice to the machines, labels and topologies of Vertex AI and GKE.
-
-The values are from the documentation of Cloud TPU, Vertex AI and GKE on planning TPUs. GKE counts chips; a slice's name
-counts cores for v2 to v5p (two in a chip) and chips for v5e and v6e.
+This is done before TensorFlow or TFX is imported. The machines, labels and topologies are from the documentation of
+Cloud TPU, Vertex AI and GKE on planning TPUs. GKE counts chips; a slice's name counts cores for v2 to v5p (two in a
+chip) and chips for v5e and v6e.
 """
 
 from __future__ import annotations

@@ -99,8 +99,6 @@ class InstalledCommands(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-# Defines the command line, `tfx-embeddings`. Heavy packages are imported only by the commands that need them.
-
 app = typer.Typer(
     name="tfx-embeddings",
     cls=InstalledCommands,

@@ -52,8 +52,6 @@ def _short(value: object, limit: int = 160) -> str:
     return escape(text if len(text) <= limit else f"{text[: limit - 1]}…")
 
 
-# Defines `tfx-embeddings lineage`: from a served model back to its files, or from a file forward to its models.
-
 _PUSHED, _CHECKPOINT, _MODEL = "PushedModel", "components.EmbeddingCheckpoint", "Model"
 
 

@@ -1,6 +1,7 @@
-"""Loads a file, or plain values, as a checked `PipelineConfig`; reports all mistakes at once, one line each.
+"""Reads and writes YAML, and loads a file or plain values as a checked `PipelineConfig`.
 
-Reads and writes plain values as YAML 1.2, in which `no` is not a boolean, and finds the line of every key.
+All mistakes are reported at once, one line of text each, with the place in the file. YAML is read as version 1.2, in
+which `no` is not a boolean.
 """
 
 from __future__ import annotations

@@ -156,9 +156,6 @@ class Model(Section):
         return BUILT_IN_MODELS.get(self.name, self.name)
 
 
-# Defines the whole configuration of a pipeline: one class that names every section.
-
-
 @with_keys("", hooks("components", "keys"))
 class PipelineConfig(Section):
     """Configuration of one pipeline. `load_config` and `config_from_mapping` make and check it; its paths are absolute.

@@ -56,7 +56,7 @@ def pushes_of(graph: Mapping[int, Node], destination: str | None = None) -> dict
 def newest_first(pushes: Mapping[int, Node]) -> Iterator[tuple[int, Node]]:
     """Yield the versions that were pushed and not rolled back, the newest first, each with the push of its model.
 
-    A copy counts as the version that was copied; whatever was pushed between the two was rolled back.
+    A rollback's version counts as the version that it restores; versions between the two are skipped.
     """
     left = sorted(pushes)
     while left:
@@ -117,11 +117,14 @@ def record_rollbacks(store: MetadataStore, destination: str) -> list[int]:
 
 
 def record_rollback(path: str) -> str | None:
-    """Record a copy at once if its manifest leads to a pipeline's metadata; return the metadata's path, else None.
+    """Record a rollback now if the pipeline's metadata is at its default path; otherwise the next run records it.
 
     Args:
       path: path of the copy. Its training run is in `<work_dir>/artifacts`; the metadata is found only at its default
         path, beside that folder.
+
+    Returns:
+      The path of the metadata; None if nothing was recorded.
     """
     facts = manifest_facts(os.path.dirname(path), int(os.path.basename(path)))
     run = str(facts.get("sources", {}).get("model_run", ""))

@@ -1,8 +1,8 @@
 """Reads the graph of artifacts in ML Metadata, or from the records beside the artifacts.
 
-Walks events breadth first, from an artifact to the execution that has it as OUTPUT, and from there to that execution's
-INPUTs. This works with every build of ML Metadata; some builds lack the query language that could do it in one call.
-The store is opened read-only, and no file of an artifact is touched.
+The search walks events breadth first, from an artifact to the execution that has it as OUTPUT, and from there to that
+execution's INPUTs. This works with every build of ML Metadata; some builds lack the query language that could do it in
+one call. The store is opened read-only, and no file of an artifact is touched.
 """
 
 from __future__ import annotations

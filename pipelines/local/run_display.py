@@ -56,7 +56,7 @@ class Display:
 
     Args:
       console: the console to write to; a terminal gets the live display, anything else plain lines.
-      quiet: whether only what is said is shown; the log then has the progress.
+      quiet: whether to hide progress, which the log then has; messages of `say` are still shown.
     """
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:

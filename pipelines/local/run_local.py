@@ -100,8 +100,6 @@ def damaged_version(store: MetadataStore, pushed: int, destination: str) -> tupl
     return None if damage is None else (version, damage)
 
 
-# Runs the pipeline of a configuration on this machine, from the first file to the report.
-
 Stage: TypeAlias = Callable[[str], contextlib.AbstractContextManager[object]]
 """Makes the context that a stage of the run is measured in."""
 

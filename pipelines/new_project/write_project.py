@@ -221,8 +221,6 @@ def _flow(value: Any) -> str:
     return yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()
 
 
-# Makes the folder of a new project: the files of the template, and the configuration guessed from the data.
-
 CONFIG = "pipeline.yaml"
 """The name of the configuration in the folder."""
 

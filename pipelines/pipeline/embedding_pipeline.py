@@ -17,9 +17,8 @@ Optional nodes provide artifacts of previous runs:
     BaseTransformGraph ─► Transform
     BaselineModel ─► Evaluator
 
-Optional rooms add gates beside QualityGate: see `gates.py`.
-
-If a room computes figures of the trainer's batches, TableConfigGen also reads Examples, Schema and Transform.
+Optional packages add gates beside QualityGate (`gates.py`). If limits are computed from rows, TableConfigGen gets the
+trainer's inputs and reads the same batches.
 
 The pipeline has no Resolver: the command line finds the URIs of these artifacts, and Importers import them. This is the
 same on every orchestrator.
@@ -184,9 +183,9 @@ def _table_config_gen(
     transform: Transform,
     checkpoint: Sequence[BaseNode],
 ) -> list[BaseNode]:
-    """Return TableConfigGen, and before it the Importer of the previous run's TableConfigs, if rows are read.
+    """Return TableConfigGen; if limits are computed from rows, after the Importer of the previous run's TableConfigs.
 
-    TableConfigGen then gets what EmbeddingTrainer gets, to draw the same batches.
+    In this case TableConfigGen gets the trainer's inputs and reads the same batches.
     """
     limits: dict[str, Any] = {}
     known: list[BaseNode] = []

@@ -33,7 +33,8 @@ class TrainedPiece:
     """A piece of data that a previous run was trained on; the fields are those that its Examples record.
 
     Attributes:
-      state: digest of sizes and times; empty if a release that did not record it wrote the Examples.
+      state: digest of sizes and times; empty if the storage has no times, or if a release
+        that did not record it wrote the Examples.
       digests: sha256 of each file if there are several; empty if a release that did not record it wrote the Examples.
     """
 
@@ -56,7 +57,10 @@ class TrainedData:
 
 @dataclasses.dataclass(frozen=True)
 class RunData:
-    """What this run reads: a digest of the settings that choose its rows, the pieces, and those that only judge."""
+    """What this run reads: a digest of the settings that choose its rows, and the pieces.
+
+    `for_eval`: pieces that only the eval split is made of.
+    """
 
     rows: str
     pieces: Sequence[Piece]
@@ -71,8 +75,8 @@ class Overlap:
     """What the data of this run and of a previous one have in common.
 
     Attributes:
-      kind: "same" if both are the data of one step: the same spans (without spans, the same contents) with rows chosen
-        by the same settings. "part" if they share data in any other way, and "none" if they share none.
+      kind: relation of the two. "same" if both have the same spans (without spans, the same contents) and choose rows
+        by the same settings; "none" if they share no data; "part" otherwise.
       shared: the pieces of this run that the previous one was trained on, each with the matching previous piece.
       changed: the shared pieces whose contents have changed since.
     """
@@ -139,7 +143,7 @@ def compare(data: RunData, trained: TrainedData) -> Overlap:
 def has_changed(piece: Piece, trained: TrainedPiece) -> bool:
     """Return whether the files of a piece have other contents than when it was trained on.
 
-    The files are read only if their number and size are the same and their state is another: one was written or moved.
+    Reads the files only if count and size are equal and the times differ or are not known.
     """
     if (len(piece.files), piece.size) != (trained.files, trained.size):
         return True
@@ -189,7 +193,8 @@ class Trained:
       spans: what the Examples recorded of each span behind its tables, when it was last trained on; empty before the
         first push.
       contents: the span that each content was trained on as, by bytes and digest.
-      runs: number of runs since, and with, the one whose Transform analysed its data; 0 before the first push.
+      runs: number of runs that used the current TransformGraph, including the run that made it; 0 before the first
+        push.
       model_run: id of the version's ModelRun in ML Metadata; None before the first push.
     """
 
@@ -295,7 +300,7 @@ def arrived_spans(config: PipelineConfig, trained: Trained) -> Arrived:
 
 
 def _copied(left: Mapping[Span, Piece], trained: Trained) -> dict[Span, Span]:
-    """Return the spans whose content was trained on, or is that of a span before them, each with that span."""
+    """Return each span whose content equals that of a trained span or of an earlier new span, with that span."""
     sizes = collections.Counter([files.size for files in left.values()])
     sizes.update({size for size, _ in trained.contents})
     copied = {}
@@ -313,7 +318,7 @@ def chosen_spans(
 ) -> tuple[Span, ...]:
     """Choose the spans of the next run: all new ones, or the first `follow.spans_per_run`.
 
-    After a refused run, the next one reads its spans and as many more: its own alone would be refused again.
+    If the last run pushed nothing, the next run reads its spans again plus `spans_per_run` new ones.
 
     Args:
       config: the configuration.

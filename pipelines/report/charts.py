@@ -26,7 +26,7 @@ _DASHES = ("-", "--", ":", "-.")
 _TEXT, _GRID = "#00000a", "#00000b"
 _STYLE = {
     "svg.fonttype": "none",  # text is not drawn as paths, so it is small and searchable
-    # Two lines differ in their dashes too, for who sees no colour; after eight colours, in both.
+    # Lines also differ in dashes, for colour-blind readers; after eight lines the dash pattern shifts.
     "axes.prop_cycle": cycler(color=list(_COLOURS) * 4)
     + cycler(linestyle=[_DASHES[(at + at // 8) % 4] for at in range(4 * 8)]),
     "axes.edgecolor": _GRID,
@@ -69,7 +69,8 @@ def line_chart(series: Mapping[str, Sequence[tuple[float, float]]], *, x_label: 
         figure.legend(drawn, list(lines), loc="outside upper left", ncols=columns, frameon=False, fontsize="small")
         text = io.StringIO()
         FigureCanvasSVG(figure).print_svg(text, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    svg = re.sub('(?<=<g) id="[^"]*"', "", text.getvalue())  # the same in every chart of a page
+    # Remove ids: they would be duplicates on a page with several charts.
+    svg = re.sub('(?<=<g) id="[^"]*"', "", text.getvalue())
     svg = re.sub("font-family: [^;]*; ", "", svg)  # the page has one
     for colour, variable in {**_COLOURS, _TEXT: "var(--dim)", _GRID: "var(--line)"}.items():
         svg = svg.replace(colour, variable)
@@ -128,7 +129,7 @@ def health_trends(line: Sequence[Mapping[str, Figures]]) -> dict[str, dict[str, 
     """Return the points of the charts of `TRENDS`, by title and table; a run without figures has none.
 
     Args:
-      line: of each run, the figures of each table by name; empty if they were not measured.
+      line: figures of the tables of each run, by name of the table; empty if they were not measured.
     """
     trends: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for figure, title in TRENDS.items():

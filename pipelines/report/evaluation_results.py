@@ -215,7 +215,7 @@ def label_figures(statistics_uri: str, columns: Mapping[str, str | None], qualit
     Args:
       statistics_uri: address of the ExampleStatistics artifact.
       columns: by the name of each label, the column that holds it as a number; None if a function computes it.
-      quality: figures that `read_quality` returned.
+      quality: figures that QualityGate wrote.
 
     Returns:
       `label` and `rows`; for a binary label also `positives`, `negatives`, `rate`, and `train_rate`, which is None if
@@ -272,7 +272,7 @@ def feature_figures(vocabularies: Iterable[Vocabulary], quality: Figures) -> lis
 
     Args:
       vocabularies: vocabularies of the run; counted over the train split.
-      quality: figures that `read_quality` returned.
+      quality: figures that QualityGate wrote.
 
     Returns:
       `feature`, `vocabulary`, `empty_train`, `empty_eval`, `unknown_train` (of the vocabulary, all its features

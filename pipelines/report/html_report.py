@@ -54,8 +54,6 @@ def _megabytes(size: float | None) -> str:
     return "-" if size is None else f"{size / 1e6:,.1f}"
 
 
-# Renders the report of a run as one self-contained HTML file, and saves it with the same figures as JSON.
-
 _RANKING = "recall"  # its points are (K, Recall@K), those of other curves (step, value)
 _CURVES = {"loss": "Loss by step", "auc": "AUC by step", _RANKING: "Recall@K by K"}
 

@@ -46,8 +46,9 @@ def planned_limits(
     others = _different(_shape(read_embedding_config(folder)), _shape(tables))
     if others:
         reason = (
-            f"the limits in {folder} are for other tables or features than those planned here ({', '.join(others)}), "
-            f"as a run may choose dims by its data: `--table-configs {folder}` checks the tables of that run"
+            f"the limits in {folder} are for other tables or features than those planned here ({', '.join(others)}). "
+            f"A run may choose other dims than this preflight; add `--table-configs {folder}` to check that run's "
+            "tables"
         )
         return None, reason
     return limits, folder

@@ -114,7 +114,7 @@ def test_delta_is_pushed_if_only_rows_tokens_and_weights_changed(tmp_path):
     first = push_to(served, trained(tmp_path, [b"a", b"b", b"c", b"d"]))
     (version,) = served_versions(served)
     assert facts_of(first)[:2] == [str(version), "0"]
-    assert facts_of(first)[3] == "no version was pushed yet: the next push can be a delta."
+    assert facts_of(first)[3] == "there is no version to base a delta on."
     run = trained(tmp_path, [b"b", b"e", b"d", b"a", b"f"], change=0.5)
     second = push_to(served, run)
     recorded = push_to(served, run)  # as if the first pusher was killed before MLMD recorded its execution

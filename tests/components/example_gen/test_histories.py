@@ -309,11 +309,11 @@ def test_times_may_be_numbers_or_dates(made, tmp_path, times):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"time": ""}, "column 'time', the time: it has no value"),
-        ({"time": "soon"}, "column 'time', the time: 'soon' is neither an ISO date or time nor a Unix time"),
-        ({"time": "inf"}, "column 'time', the time: 'inf' is not a finite number"),
-        ({"time": "1e30"}, "column 'time', the time: '1e30' is not a finite number within 64 bits"),
-        ({"user": ""}, "column 'user', whose events make histories: it has no value"),
+        ({"time": ""}, "column 'time' (`data.histories.time`): it is empty"),
+        ({"time": "soon"}, "column 'time' (`data.histories.time`): 'soon' is neither an ISO date or time nor"),
+        ({"time": "inf"}, "column 'time' (`data.histories.time`): 'inf' is not a finite number"),
+        ({"time": "1e30"}, "column 'time' (`data.histories.time`): '1e30' is not a finite number within 64 bits"),
+        ({"user": ""}, "column 'user' (`data.histories.user`): it is empty"),
     ],
 )
 def test_rows_without_user_or_time_are_bad(made, tmp_path, changes, reason):

@@ -40,7 +40,7 @@ def without(kind):
         ({"cluster": CLUSTER, "task": {"type": "chief", "index": False}}, "`task.index` of TF_CONFIG is False"),
         ({"cluster": CLUSTER}, "`type` must be one of chief, ps, worker"),
         ({"cluster": CLUSTER, "task": {"type": "worker", "index": 1}}, "`task.index` of TF_CONFIG is 1"),
-        ({"cluster": CLUSTER, "task": {"type": "ps", "index": 0}}, "says that this process is 'ps'"),
+        ({"cluster": CLUSTER, "task": {"type": "ps", "index": 0}}, "TF_CONFIG's task is 'ps', but only the chief"),
     ],
 )
 def test_training_refuses_a_tf_config(monkeypatch, given, message):

@@ -59,7 +59,7 @@ def test_limits_of_other_tables_are_not_used(tmp_path, table_configs):
     limits, source = limits_of(taxi(tmp_path), table_configs, planned_tables(taxi(tmp_path), None, 2000)[0])
     assert limits is None
     assert "are for other tables or features than those planned here (table " in source
-    assert f"`--table-configs {table_configs}` checks the tables of that run" in source
+    assert f"add `--table-configs {table_configs}` to check that run's tables" in source
 
 
 def test_function_of_the_user_has_no_limits(tmp_path, table_configs):
