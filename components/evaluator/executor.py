@@ -19,7 +19,7 @@ from components import component_spec as keys
 from components import progress
 from components.artifact_files import read_embedding_config
 from components.base_executor import ComponentExecutor, Execution, files_below
-from components.evaluator.metric_values import ExportedRanking, MetricValues, RankedData
+from components.evaluator.metric_values import MetricValues, RankedData, add_rankings
 from components.evaluator.model_scores import Scorer, scored_batches
 from components.evaluator.tfma_parts import (
     SlicedMetrics,
@@ -105,7 +105,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
             progress.advance(self.COMPONENT, 0, "ranking all candidates")
             data = _ranked_data(execution, settings, files)
             names = sorted(scorers, key=lambda name: folders[name][1].is_baseline)  # the new model first
-            ExportedRanking(scorers, names, data, groups).fill(values.rankings)
+            add_rankings(values.rankings, scorers, names, data, groups)
         evaluation = execution.output(keys.EVALUATION)
         result = write_results(
             evaluation.uri,

@@ -23,7 +23,7 @@ from components.evaluator.model_scores import ModelScores, Numbers, ScoredBatch,
 from components.evaluator.tfma_parts import Combiner, Metrics, Positions, SliceGroups
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
-from embedding_core.evaluation.retrieval_figures import RankedQueries, candidate_count, rank_queries
+from embedding_core.evaluation.retrieval_figures import candidate_count, rank_queries
 from embedding_core.evaluation.towers import ExportedTowers
 from embedding_core.quality_rules import NOTHING_LEFT_OUT, RankingMetric, RankingSettings, ranking_metric
 from embedding_core.tasks import POSITIVE
@@ -163,65 +163,62 @@ class RankingSums:
         }
 
 
-class ExportedRanking:
-    """The rankings of several exported models on the same queries."""
+def add_rankings(
+    totals: Mapping[tuple[str, str], RankingSums],
+    scorers: Mapping[str, Scorer],
+    names: Sequence[str],
+    data: RankedData,
+    groups: SliceGroups,
+) -> None:
+    """Rank all queries of the eval split with several exported models, and add the values of the queries.
 
-    def __init__(
-        self, scorers: Mapping[str, Scorer], names: Sequence[str], data: RankedData, groups: SliceGroups
-    ) -> None:
-        """Rank all queries of the eval split.
+    Args:
+      totals: sums to add to, by the names of model and metric.
+      scorers: the models by name.
+      names: names of the models; the first model determines the candidate feature.
+      data: what the ranking reads besides the models.
+      groups: the slices; a query belongs to the slices of its row.
 
-        Args:
-          scorers: the models by name.
-          names: names of the models; the first model determines the candidate feature.
-          data: what the ranking reads besides the models.
-          groups: the slices; a query belongs to the slices of its row.
+    Raises:
+      DataError: a model cannot retrieve, or the data cannot be ranked.
+    """
+    settings = data.settings
+    source = (data.config, settings.columns)
+    first = ExportedTowers(scorers[names[0]].model, *source, (), settings.feature)
+    tokens = data.tokens(first.feature)
+    queries, slices, count = [], [], 0
 
-        Raises:
-          DataError: a model cannot retrieve, or the data cannot be ranked.
-        """
-        settings = data.settings
-        named = (data.config, settings.columns)
-        first = ExportedTowers(scorers[names[0]].model, *named, (), settings.feature)
-        tokens = data.tokens(first.feature)
-        towers = [ExportedTowers(scorers[name].model, *named, tokens, first.feature) for name in names]
-        queries, slices, count = [], [], 0
+    def on_rows(serialized: tf.Tensor) -> None:
+        nonlocal count
+        rows, numbers = groups.of_rows(serialized.numpy())
+        queries.append(rows + count)
+        slices.append(numbers)
+        count += len(serialized)
 
-        def on_rows(serialized: tf.Tensor) -> None:
-            nonlocal count
-            rows, numbers = groups.of_rows(serialized.numpy())
-            queries.append(rows + count)
-            slices.append(numbers)
-            count += len(serialized)
-
-        self._ranked: RankedQueries = rank_queries(
-            towers,
-            data.inputs(),
-            scorers[names[0]].positive,
-            settings,
-            train_files=data.train_files,
-            eval_files=data.eval_files,
-            seed=settings.seed,
-            counted=False,
-            on_rows=on_rows,
-        )
-        self._names = list(names)
-        self._queries, self._slices = np.concatenate(queries), np.concatenate(slices)
-
-    def fill(self, sums: Mapping[tuple[str, str], RankingSums]) -> None:
-        """Fill the sums, keyed by the names of model and metric, with the values of the queries."""
-        rankings = {"": self._ranked}
-        if self._ranked.nothing_left_out is not None:
-            rankings[NOTHING_LEFT_OUT] = self._ranked.nothing_left_out
-        for suffix, ranked in rankings.items():
-            for model, ranks in zip(self._names, ranked.ranks, strict=True):
-                mine = {metric: total for (name, metric), total in sums.items() if name == model}
-                metrics = [metric for metric in map(ranking_metric, mine) if isinstance(metric, RankingMetric)]
-                for name, values in ranked.values(metrics, ranks).items():
-                    # If no true candidate was ranked, every metric is 0 for every model and would meet a threshold
-                    # relative to the baseline; report NaN.
-                    measured = values if len(ranked.truths.values) else np.full_like(values, math.nan)
-                    mine[name].set(measured, self._queries, self._slices, suffix)
+    ranked = rank_queries(
+        [ExportedTowers(scorers[name].model, *source, tokens, first.feature) for name in names],
+        data.inputs(),
+        scorers[names[0]].positive,
+        settings,
+        train_files=data.train_files,
+        eval_files=data.eval_files,
+        seed=settings.seed,
+        counted=False,
+        on_rows=on_rows,
+    )
+    pairs = np.concatenate(queries), np.concatenate(slices)
+    rankings = {"": ranked}
+    if ranked.nothing_left_out is not None:
+        rankings[NOTHING_LEFT_OUT] = ranked.nothing_left_out
+    for suffix, ranking in rankings.items():
+        for model, ranks in zip(names, ranking.ranks, strict=True):
+            mine = {metric: total for (name, metric), total in totals.items() if name == model}
+            metrics = [metric for metric in map(ranking_metric, mine) if isinstance(metric, RankingMetric)]
+            for name, values in ranking.values(metrics, ranks).items():
+                # If no true candidate was ranked, every metric is 0 for every model and would meet a threshold
+                # relative to the baseline; report NaN.
+                measured = values if len(ranking.truths.values) else np.full_like(values, math.nan)
+                mine[name].set(measured, *pairs, suffix)
 
 
 # Adds up batches of scored rows by slice, and derives the values of the metrics as TFMA does.

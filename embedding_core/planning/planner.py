@@ -200,13 +200,14 @@ def _measured_length(feature: str, percentile: str, lengths: Mapping[str, float]
 def _plan_table(
     name: str, vocabulary: str, size: int, overrides: Mapping[str, TableSettings], occurrences: int | None
 ) -> TableConfig:
-    chosen = {
+    chosen: dict[str, Any] = {"oov_rows": 1, "optimizer": DEFAULT_OPTIMIZER, "initializer": _INITIALIZER}
+    chosen |= {
         key: value
         for table in (ALL_TABLES, name)
         if table in overrides
         for key, value in overrides[table].given().items()
     }
-    rows = operator.index(size) + chosen.get("oov_rows", 1)
+    rows = operator.index(size) + chosen["oov_rows"]
     if rows == 0:
         raise ConfigError(
             f"vocabulary {vocabulary!r} of table {name!r} is empty and `oov_rows` is 0: the table would have no rows; "
@@ -214,10 +215,5 @@ def _plan_table(
         )
     needed = chosen.pop("occurrences_per_column", None)
     columns = math.inf if needed is None or occurrences is None else occurrences / rows / needed
-    defaults = {
-        "dim": default_dim(rows, columns),
-        "oov_rows": 1,
-        "optimizer": DEFAULT_OPTIMIZER,
-        "initializer": _INITIALIZER,
-    }
-    return TableConfig(name=name, vocabulary_size=rows, vocabulary=vocabulary, **{**defaults, **chosen})
+    chosen.setdefault("dim", default_dim(rows, columns))
+    return TableConfig(name=name, vocabulary_size=rows, vocabulary=vocabulary, **chosen)

@@ -292,8 +292,6 @@ def error_line(text: str) -> str:
 
 
 def _write(signature: str, inputs: Inputs, folder: Path) -> None:
-    import tensorflow as tf
-
     by_name = inputs if isinstance(inputs, Mapping) else {"": np.asarray(list(inputs), object)}
     if not all(len(value) for value in by_name.values()):
         raise ParityError(f"there are no rows to score with signature {signature!r}: pass at least one.")
@@ -305,8 +303,6 @@ def _write(signature: str, inputs: Inputs, folder: Path) -> None:
 
 
 def _read(folder: Path) -> Outputs:
-    import tensorflow as tf
-
     dtypes = json.loads((folder / "outputs.json").read_text())
     return {
         name: tf.io.parse_tensor((folder / f"{number}.out").read_bytes(), getattr(tf, dtype)).numpy()
