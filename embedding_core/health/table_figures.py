@@ -293,11 +293,13 @@ class RowScan:
         return flagged.share, flagged.examples
 
     def _changes(self) -> Iterator[tuple[str, float, list[int]]]:
-        unseen = np.isfinite(self._moves) & (self._facts.counts_of(slice(0, self._facts.rows)) == 0)
-        if self._facts.counts is not None and unseen.any():
-            moves = np.where(unseen, self._moves, -1.0)
+        tokens = 0 if self._facts.counts is None else len(self._facts.counts)
+        moves = self._moves[:tokens]
+        unseen = np.isfinite(moves) & (self._facts.counts_of(slice(0, tokens)) == 0)
+        if unseen.any():
+            moves = np.where(unseen, moves, -1.0)
             furthest = np.argsort(-moves, kind="stable")[: min(_SHOWN, int(unseen.sum()))]
-            yield "move_unseen", float(np.median(self._moves[unseen])), furthest.tolist()
+            yield "move_unseen", float(np.median(moves[unseen])), furthest.tolist()
         for name in _AGAINST_BASE:
             flagged = self._flags[name]
             if flagged.of_rows:
