@@ -134,7 +134,7 @@ class KerasRun:
     def keras_model(self) -> EmbeddingModel:
         """Make the model: tables with the configured optimizers, and the dense part that `build` returns."""
         job = self._job
-        tf_keras.utils.set_random_seed(job.training.seed)
+        tf_keras.utils.set_random_seed(job.training.seed & 0xFFFFFFFF)
         embedding = TPUEmbedding(
             job.inputs.config,
             None,

@@ -90,7 +90,15 @@ def dense_optimizer(training: TrainingConfig, decay: LinearDecay | None) -> tf_k
     Args:
       training: settings with the optimizer's name and rate.
       decay: the decay of the rate; None keeps it.
+
+    Raises:
+      ConfigError: the rate of FTRL would fall.
     """
+    if decay is not None and training.dense_optimizer.name == "ftrl":
+        raise ConfigError(
+            "`dense_optimizer` is 'ftrl', and `decay` is 'linear': its weights would fall to 0 with its rate; choose "
+            "another optimizer, or leave out `decay`."
+        )
     rate = scheduled(training.dense_optimizer.learning_rate, decay)
     return getattr(tf_keras.optimizers, _CLASSES[training.dense_optimizer.name])(learning_rate=rate)
 
@@ -101,8 +109,18 @@ def scheduled(rate: Rate, decay: LinearDecay | None) -> Rate:
 
 
 def config_with_decay(config: EmbeddingConfig, decay: LinearDecay) -> EmbeddingConfig:
-    """Let the rate of every table's optimizer follow the decay; a rate that is a function is kept."""
+    """Let the rate of every table's optimizer follow the decay; a rate that is a function is kept.
+
+    Raises:
+      ConfigError: rows would fall to 0 with the rate.
+    """
     optimizers = {table.name: table.optimizer for table in config.tables if table.optimizer is not None}
+    for name, optimizer in optimizers.items():
+        if optimizer.scales_rows and not callable(optimizer.learning_rate):
+            raise ConfigError(
+                f"`optimizer` of table {name!r} is {optimizer.name!r}, and `decay` is 'linear': its rows would fall to "
+                "0 with its rate; set its `multiply_linear_by_learning_rate`, or leave out `decay`."
+            )
     starts = {optimizer.learning_rate for optimizer in optimizers.values()}
     rates = {start: start if callable(start) else decay.falling(start) for start in starts}
     falling = {

@@ -55,7 +55,7 @@ class TrainingResult:
 
 
 def _make_trainable(job: TrainingJob, data: JobData, placement: Placement, kind: type[Trainable]) -> Trainable:
-    tf_keras.utils.set_random_seed(job.training.seed)
+    tf_keras.utils.set_random_seed(job.training.seed & 0xFFFFFFFF)
     return new_trainable(
         job.inputs.config,
         job.training,
