@@ -144,7 +144,7 @@ def _compared(
         largest = max(largest, float(difference.max(initial=0.0)))
     both = sources.rows >= 0
     most = np.argsort(-distances, kind="stable")[:_SHOWN]
-    same = new.vocabulary is None or sources.earlier is None or sources.vocabulary is None
+    old_tokens, new_tokens = sources.earlier, sources.vocabulary  # an empty vocabulary is false
     return {
         "rows": int(both.sum()),
         "rows_only_in_earlier": old.vocabulary_size - len(np.unique(sources.rows[both])),
@@ -157,9 +157,7 @@ def _compared(
             for row in most
             if distances[row] > 0
         ],
-        "same_vocabulary": bool(
-            same or (sources.earlier and sources.vocabulary and sources.earlier.digest == sources.vocabulary.digest)
-        ),
+        "same_vocabulary": old_tokens is None or new_tokens is None or old_tokens.digest == new_tokens.digest,
     }
 
 

@@ -361,6 +361,12 @@ class Trainable:
         """The tables and slots."""
         return Tables(self.embedding.table_variables, self.embedding.table_holder, self.embedding.table_blocks)
 
+    def nonfinite_rows(self) -> dict[str, int]:
+        """Count the rows that hold a NaN or an infinity; none is found in the memory of a TPU's embedding engine."""
+        if not self.table_optimizers:
+            return self.tables.nonfinite_rows()
+        return Tables({name: self._table(name) for name in self.table_optimizers}, None).nonfinite_rows()
+
     def _table(self, name: str) -> tf.Variable:
         return next(table for key, table in self.embedding.embedding_tables.items() if key.name == name)
 

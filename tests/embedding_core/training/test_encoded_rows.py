@@ -74,6 +74,21 @@ def test_progress_of_the_encoding_counts_the_rows_of_each_split(tmp_path):
     assert {split: (rows, done) for split, rows, done in said} == {split: (rows, rows) for split, rows in sizes.items()}
 
 
+def test_one_encoded_file_is_open_at_a_time(tmp_path):
+    job = job_of_lists(tmp_path, epochs=2)
+    names = [shutil.copy(job.train_files[0], tmp_path / f"copy-{number}.gz") for number in range(9)]
+    (tmp_path / "encoded").mkdir()
+    folder, opened = RowsFolder(str(tmp_path / "encoded"), False), []
+
+    def encoding(*_):
+        links = (os.path.join("/proc/self/fd", number) for number in os.listdir("/proc/self/fd"))
+        opened.append(sum(os.path.realpath(link).startswith(folder.path) for link in links))
+
+    job = dataclasses.replace(job, train_files=list(map(str, names)))
+    JobData(job, choose_placement(job.training), folder, encoding)
+    assert max(opened) == 1
+
+
 def test_split_of_empty_rows_is_encoded(tmp_path):
     bare = write_rows(tmp_path / "bare.gz", [{"number": 0.5, "label": number % 2} for number in range(9)], "GZIP")
     job = dataclasses.replace(job_of_lists(tmp_path, epochs=2), train_files=[bare])
