@@ -58,7 +58,7 @@ def _draw(negatives: Negatives, config: EmbeddingConfig, counts: npt.NDArray[np.
     tokens = _tokens(table, negatives.feature, "negatives")
     if negatives.distribution == "uniform":
         return drawn_uniformly(tokens)
-    if not _are_of(tokens, counts):
+    if not _fit(counts, tokens):
         given = "no counts" if counts is None else f"{len(counts)} counts, {int(np.sum(counts))} in all"
         raise ConfigError(
             f"`distribution` of negatives is 'count', but there are {given} for the {tokens} tokens of table "
@@ -76,7 +76,7 @@ def _tokens(table: TableConfig, feature: str, section: str) -> int:
     return tokens
 
 
-def _are_of(tokens: int, counts: npt.NDArray[np.int64] | None) -> TypeGuard[npt.NDArray[np.int64]]:
+def _fit(counts: npt.NDArray[np.int64] | None, tokens: int) -> TypeGuard[npt.NDArray[np.int64]]:
     return counts is not None and len(counts) == tokens and bool(np.sum(counts))
 
 
@@ -254,7 +254,7 @@ def candidate_sampler(
         )
     table = config.table_of(softmax.feature)
     tokens = _tokens(table, softmax.feature, "softmax")
-    if not _are_of(tokens, counts):
+    if not _fit(counts, tokens):
         raise ConfigError(
             f"softmax over {softmax.feature!r} needs the counts of the {tokens} tokens of its vocabulary."
         )

@@ -127,7 +127,7 @@ def test_messages_have_no_internals_of_tensorflow(tmp_path):
     two = example({"word": [b"w1", b"w2"], "number": 0.5, "label": 1})
     bad = write_rows(tmp_path / "bad.gz", [*rows_of_lists(5, 1), two], "GZIP")
     job = dataclasses.replace(job_of_lists(tmp_path, epochs=2), train_files=[bad])
-    with pytest.raises(DataError, match=r"^column word has several values in a row: set `multivalent`") as caught:
+    with pytest.raises(DataError, match=r"^column word has several values in a row: set `multivalent: true`") as caught:
         train(job, str(tmp_path / "run"))
     assert "{{" not in str(caught.value)
     assert "[Op:" not in str(caught.value)
