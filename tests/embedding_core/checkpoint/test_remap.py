@@ -238,7 +238,7 @@ def test_change_to_ftrl_does_not_lose_the_rows(tmp_path, policy, multiply):
 
 
 @pytest.mark.parametrize("change", [{"learning_rate": 0.05}, {"multiply_linear_by_learning_rate": True}, {"beta": 1.0}])
-def test_changed_hyperparameter_of_ftrl_does_not_rescale_the_rows(tmp_path, change):
+def test_changed_hyperparameter_of_ftrl_does_not_rescale_rows(tmp_path, change):
     words = vocabulary(b"a", b"b")
     source, tables = write(tmp_path / "old", config(words, optimizer=FTRL(learning_rate=0.1)), words)
     optimizer = FTRL(**{"learning_rate": 0.1, **change})

@@ -116,7 +116,7 @@ def test_trained_span_with_another_file_or_more_rows_is_changed(config_of, tmp_p
     assert arrived_spans(config, trained) == Arrived((), (), (4, 10))
 
 
-def test_data_that_cannot_be_listed_is_not_data_that_has_not_arrived(config_of, monkeypatch):
+def test_data_that_cannot_be_listed_is_not_data_yet_to_come(config_of, monkeypatch):
     config = config_of()
 
     def refuse(*_):
