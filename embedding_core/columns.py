@@ -424,7 +424,7 @@ def _with_one_value(parsed: Raw, names: Sequence[str]) -> Raw:
     def checked() -> Raw:
         widest = tf.reduce_max(splits[:, 1:] - splits[:, :-1], 1)
         wrong = tf.strings.reduce_join(tf.boolean_mask(tf.constant(names), widest > 1), separator=", ")
-        rule = " has several values in a row: set `multivalent` in its `column`, or write one value."
+        rule = " has several values in a row: set `multivalent: true` of the feature, or write one value."
         check = tf.debugging.Assert(tf.equal(wrong, ""), [tf.strings.join(["column ", wrong, rule])])
         with tf.control_dependencies([check] if check is not None else []):
             return {name: _first(parsed[name]) for name in names}

@@ -106,11 +106,13 @@ class ExecutedCall(NamedTuple):
       traced: operations before placement, including those of called functions, by scope and name.
       placed: operations as they ran, by name, without those inside functions that XLA compiled.
       variables: handles of the captured variables, by the name of the `_Arg` operation in `placed` that receives it.
+      sent: operations of `placed` that send a value to another device, by its name.
     """
 
     traced: Mapping[tuple[str, str], Node]
     placed: Mapping[str, tf.compat.v1.NodeDef]
     variables: Mapping[str, tf.Tensor]
+    sent: Mapping[bytes, tf.compat.v1.NodeDef]
 
 
 def run_once(function: Callable[..., object], *arguments: object) -> ExecutedCall:
@@ -137,7 +139,8 @@ def run_once(function: Callable[..., object], *arguments: object) -> ExecutedCal
         for name, node in placed.items()
         if node.op == "_Arg" and arguments_by_index.get(node.attr["index"].i) in captured
     }
-    return ExecutedCall(_traced(graph.as_graph_def()), placed, variables)
+    sent = {node.attr["tensor_name"].s: node for node in placed.values() if node.op == "_Send"}
+    return ExecutedCall(_traced(graph.as_graph_def()), placed, variables, sent)
 
 
 def _recorded(call: Callable[[], object]) -> Iterator[list[tf.compat.v1.GraphDef]]:
@@ -194,9 +197,9 @@ Handles: TypeAlias = list[tuple[str, tf.Tensor]]
 """Names of tables, and the handles of their copies."""
 
 # Operations that look up rows, and the index of the input with the ids.
-_LOOKUPS = dict.fromkeys(("Gather", "GatherV2", "GatherNd", "ResourceGather", "ResourceGatherNd"), 1) | dict.fromkeys(
-    ("SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN"), 1
-)
+_SUMS = ("SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN")
+_GATHERS = ("Gather", "GatherV2", "GatherNd", "ResourceGather", "ResourceGatherNd")
+_LOOKUPS = dict.fromkeys((*_GATHERS, *_SUMS, *(f"{name}WithNumSegments" for name in _SUMS)), 1)
 _PASSING_ON = ("Identity", "Reshape", "ExpandDims", "Squeeze", "Unique", "UniqueV2", "_Send", "_Recv", "Cast")
 _CONTROL_FLOW = ("Switch", "Merge", "Enter")  # what tf.cond and tf.while_loop are lowered to
 _WITH_GRADIENT = (tf.bfloat16, tf.float16, tf.float32, tf.float64)
@@ -271,10 +274,9 @@ def _compiled_lookups(call: ExecutedCall) -> Iterator[Lookup]:
 
 def _table_of(call: ExecutedCall, node: tf.compat.v1.NodeDef | None, handles: Handles) -> str | None:
     """Find the table that the rows come from: follow the first input back to the variable that the call captured."""
-    sent = {node.attr["tensor_name"].s: node for node in call.placed.values() if node.op == "_Send"}
     while node is not None and node.op != "_Arg":
         if node.op == "_Recv":
-            node = sent.get(node.attr["tensor_name"].s)
+            node = call.sent.get(node.attr["tensor_name"].s)
         elif node.op in (*_LOOKUPS, *_PASSING_ON, *_CONTROL_FLOW, "ReadVariableOp") and node.input:
             node = call.placed.get(_source(node.input[0]))
         else:

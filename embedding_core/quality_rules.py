@@ -18,8 +18,8 @@ LARGEST_K = 1000
 GATE_METRICS = ("Recall@10", "Recall@50", "NDCG@10")
 """The metrics that QualityGate measures for every retrieval model."""
 QUALITY_FILE = "quality.json"
-PREDICTIONS_FILE = "eval_predictions.npz"
 """File of a blessing of QualityGate, with every figure and the outcome of every rule."""
+PREDICTIONS_FILE = "eval_predictions.npz"
 NOTHING_LEFT_OUT = ", nothing left out"
 """What follows the name of a ranking metric in results of Evaluator, if seen candidates stay in the ranking."""
 RANKING_RULE = f"{', '.join(f'{measure}@K' for measure in MEASURES)}, with a whole number K from 1 to {LARGEST_K}"
@@ -148,8 +148,8 @@ class Rules(Section):
       min_rows: least number of rows of the eval split.
       min_rows_per_class: least number of rows of each class in the eval split.
       draws_negatives: whether training draws negatives; if so, the eval split may hold only positives.
-      retrieval: bounds by metric. If it is empty and the eval split holds only positives, a two-tower model must reach
-        popularity's Recall@10, because no other metric can judge it.
+      retrieval: bounds by metric. If it is empty, a two-tower model must reach popularity's Recall@10 if no AUC can
+        judge one of its labels: the eval split holds only positives, or a softmax trains it.
       bounded_elsewhere: whether Evaluator bounds a ranking metric; if so, the model need not reach popularity.
       bounded_metrics: the main metrics that Evaluator bounds, as `evaluation.thresholds` names them; on all others the
         model must be at least as good as the mean of the label.

@@ -18,11 +18,12 @@ class Objective(Section):
     """What a label is, and the loss that trains it.
 
     Attributes:
-      kind: "binary" (0 or 1, trained by cross-entropy), "regression" (a number), "count" (a number of at least 0,
-        trained by the Poisson loss; the model computes the logarithm of the expected count), "multiclass" (one of
-        several values as written in the data, trained by softmax cross-entropy), or "positive" (no label: each row is
-        an event with the label 1). With `training.softmax`, a label of kind "positive" may be combined with others.
-      loss: of a regression: "squared", "absolute", or "huber".
+      kind: kind of the label: "binary" (0 or 1, trained by cross-entropy), "regression" (a number), "count" (a number
+        of at least 0, trained by the Poisson loss; the model computes the logarithm of the expected count),
+        "multiclass" (one of several values as written in the data, trained by softmax cross-entropy), or "positive" (no
+        label: each row is an event with the label 1). With `training.softmax`, a label of kind "positive" may be
+        combined with others.
+      loss: loss of a regression: "squared", "absolute", or "huber".
       huber_delta: error above which the loss "huber" grows linearly.
       weight: factor of the label's loss, if there are several labels.
     """

@@ -64,6 +64,11 @@ class DenseOptimizer(Section):
     name: Literal["adam", "adamw", "adagrad", "ftrl", "nadam", "rmsprop", "sgd"] = "adam"
     learning_rate: NonNegative = 0.001
 
+    def mistakes(self) -> Mistakes:
+        """Yield the violations of rules that involve several fields."""
+        if self.name == "ftrl" and not self.learning_rate:
+            yield "learning_rate", f"is {self.learning_rate!r}: ftrl divides by it; choose another optimizer."
+
 
 class EarlyStopping(Section):
     """When training ends before its last step. The best evaluated state is restored, even without an early stop.

@@ -225,7 +225,7 @@ def _table_to_tensorflow(table: core.TableConfig) -> Any:
 
 def _initializer_to_tensorflow(initializer: InitializerConfig, dim: int) -> Any:
     """Make a Keras initializer of the same distribution; it draws other values than this project's engines."""
-    scale = 1.0 / math.sqrt(dim) if initializer.scale is None else initializer.scale
+    scale = initializer.scale_of(dim)
     if initializer.name == "constant":
         return tf.constant_initializer(scale)
     if initializer.name == "uniform":

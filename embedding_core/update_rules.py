@@ -61,13 +61,13 @@ def _decayed(optimizer: Optimizer, rows: Rows, rate: Rate) -> Rows:
 
 
 def sgd(optimizer: SGD, rows: Rows, slots: Slots, gradient: Rows, rate: Rate) -> tuple[Rows, Slots]:
-    """``w -= lr * g``."""
+    """Update rows by stochastic gradient descent: ``w -= lr * g``."""
     del optimizer
     return rows - rate * gradient, slots
 
 
 def adagrad(optimizer: Adagrad, rows: Rows, slots: Slots, gradient: Rows, rate: Rate) -> tuple[Rows, Slots]:
-    """``a += g^2; w -= lr * g / sqrt(a)`` (Duchi et al., 2011), without an epsilon."""
+    """Update rows by Adagrad (Duchi et al., 2011), without an epsilon: ``a += g^2; w -= lr * g / sqrt(a)``."""
     del optimizer
     accumulator = slots[0] + tf.square(gradient)
     return rows - rate * gradient / tf.sqrt(accumulator), (accumulator,)
@@ -76,7 +76,10 @@ def adagrad(optimizer: Adagrad, rows: Rows, slots: Slots, gradient: Rows, rate: 
 def adagrad_momentum(
     optimizer: AdagradMomentum, rows: Rows, slots: Slots, gradient: Rows, rate: Rate
 ) -> tuple[Rows, Slots]:
-    """``a = beta2 a + (1-beta2) g^2`` (``a + g^2`` if beta2 is 1); ``m = momentum m + g (a+eps)^(-1/k)``."""
+    """Update rows by Adagrad with momentum, where k is the exponent.
+
+    ``a = beta2 a + (1-beta2) g^2`` (``a + g^2`` if beta2 is 1); ``m = momentum m + g (a+eps)^(-1/k)``.
+    """
     square = tf.square(gradient)
     accumulator, momentum = slots
     if optimizer.beta2 == 1.0:
@@ -90,7 +93,10 @@ def adagrad_momentum(
 
 
 def adam(optimizer: Adam, rows: Rows, slots: Slots, gradient: Rows, rate: Rate) -> tuple[Rows, Slots]:
-    """``m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; w -= lr m / sqrt(v + eps^2)``, without bias correction."""
+    """Update rows by Adam without bias correction.
+
+    ``m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; w -= lr m / sqrt(v + eps^2)``.
+    """
     momentum = optimizer.beta_1 * slots[0] + (1.0 - optimizer.beta_1) * gradient
     velocity = optimizer.beta_2 * slots[1] + (1.0 - optimizer.beta_2) * tf.square(gradient)
     if optimizer.sum_inside_sqrt:
@@ -101,7 +107,7 @@ def adam(optimizer: Adam, rows: Rows, slots: Slots, gradient: Rows, rate: Rate) 
 
 
 def ftrl(optimizer: FTRL, rows: Rows, slots: Slots, gradient: Rows, rate: Rate) -> tuple[Rows, Slots]:
-    """FTRL-proximal (McMahan et al., 2013): the row is computed from the accumulator and the linear term.
+    """Compute rows by FTRL-proximal (McMahan et al., 2013) from the accumulator and the linear term.
 
     With ``p = a^(-power)`` before and ``p'`` after ``a += g^2``: ``l += g - (p' - p) / lr * w`` and
     ``w = (clip(l, -l1, l1) - l) / ((p' + beta) / lr + 2 l2)``; `multiply_linear_by_learning_rate` keeps lr * l.

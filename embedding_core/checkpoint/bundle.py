@@ -249,7 +249,9 @@ class BundleReader:
             while len(buffer) < wanted:
                 block = next(blocks, b"")
                 if not block:
-                    raise CheckpointError(f"{key!r} of {self.prefix!r} has fewer rows than its index says.")
+                    raise CheckpointError(
+                        f"{key!r} of {self.prefix!r} has fewer rows than its index says: take another checkpoint."
+                    )
                 buffer += block
             rows = np.frombuffer(buffer[:wanted], np.float32)
             buffer = buffer[wanted:]

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Mapping
 
-from embedding_core.config import EmbeddingConfig
+from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.schema import Json
 from embedding_core.storage import FileDigest, SealedFolder, StrPath
@@ -38,12 +38,12 @@ class Manifest:
 
 def table_shapes(config: EmbeddingConfig) -> dict[str, tuple[int, int]]:
     """Compute the shape of every table, by `<table>`, and of every slot, by `<table>/<slot>`; all are float32."""
-    shapes = {}
-    for table in config.tables:
-        slots = table.optimizer.slots if table.optimizer else ()
-        names = [table.name, *(f"{table.name}/{slot.name}" for slot in slots)]
-        shapes.update(dict.fromkeys(names, (table.vocabulary_size, table.dim)))
-    return shapes
+    return {key: (table.vocabulary_size, table.dim) for table in config.tables for key in table_keys(table)}
+
+
+def table_keys(table: TableConfig) -> list[str]:
+    """Return the keys of a table and its slots: `<table>`, and `<table>/<slot>` of each."""
+    return [table.name, *(f"{table.name}/{slot.name}" for slot in (table.optimizer.slots if table.optimizer else ()))]
 
 
 def write_manifest(folder: str, manifest: Manifest) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -43,13 +43,14 @@ class DensePart(NamedTuple):
     ranges: Mapping[str, Mapping[str, object]]
     variables: Mapping[str, Sequence[object]]
 
-    def value(self, key: str) -> tf.Tensor:
-        """Read the value of a variable.
+    def values(self, keys: Iterable[str]) -> Iterator[tf.Tensor]:
+        """Read the values of variables.
 
         Raises:
           CheckpointError: the file is damaged.
         """
-        return BundleReader(os.path.join(self.folder, _BUNDLE)).tensor(key)
+        reader = BundleReader(os.path.join(self.folder, _BUNDLE))
+        yield from map(reader.tensor, keys)
 
 
 def named_variables(

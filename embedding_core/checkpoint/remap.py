@@ -16,11 +16,19 @@ import tensorflow as tf
 from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, Rows, rows_per_slice
 from embedding_core.checkpoint.checkpoint_manifest import BUNDLE, VOCABULARIES, Manifest, verify
 from embedding_core.checkpoint.dense import DENSE
-from embedding_core.checkpoint.retrieve import Progress, rename_hint, used_vocabularies, write_tables
+from embedding_core.checkpoint.retrieve import (
+    Progress,
+    rename_hint,
+    row_rule,
+    same_slots,
+    sums_squares,
+    used_vocabularies,
+    write_tables,
+)
 from embedding_core.checkpoint.row_sources import RowSources, reordered, row_sources, sources_report
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import CheckpointError
-from embedding_core.optimizers import FTRL, Adagrad, AdagradMomentum, Optimizer
+from embedding_core.optimizers import FTRL, Optimizer
 from embedding_core.schema import Json
 from embedding_core.storage import StrPath
 from embedding_core.training_config import ChangedOptimizer, RemapPolicy
@@ -37,34 +45,10 @@ def carried_slots(old: Optimizer | None, new: Optimizer | None, policy: ChangedO
     FTRL or AdagradMomentum with `beta2` 1, whose accumulators are all sums of squared gradients.
     """
     if new is not None and same_slots(old, new):
-        stale = {"linears"} if isinstance(new, FTRL) and _row_rule(old) != _row_rule(new) else set()
+        stale = {"linears"} if row_rule(old) != row_rule(new) else set()
         return {slot.name for slot in new.slots} - stale
-    both = policy == "convert" and _sums_squares(old) and _sums_squares(new)
+    both = policy == "convert" and sums_squares(old) and sums_squares(new)
     return {"accumulators"} if both else set()
-
-
-def same_slots(old: Optimizer | None, new: Optimizer | None) -> bool:
-    """Return whether the slots of two optimizers mean the same: sums and decayed means of squared gradients do not."""
-    return type(old) is type(new) and _sums_squares(old) == _sums_squares(new)
-
-
-def _row_rule(optimizer: Optimizer | None) -> list[object]:
-    """Return the hyperparameters that turn FTRL's slots into a row."""
-    names = (
-        "learning_rate",
-        "learning_rate_power",
-        "l1_regularization_strength",
-        "l2_regularization_strength",
-        "beta",
-        "multiply_linear_by_learning_rate",
-    )
-    return [getattr(optimizer, name) for name in names]
-
-
-def _sums_squares(optimizer: Optimizer | None) -> bool:
-    if isinstance(optimizer, AdagradMomentum):
-        return optimizer.beta2 == 1.0
-    return isinstance(optimizer, Adagrad | FTRL)
 
 
 def ftrl_linears(optimizer: FTRL, rows: Rows, accumulators: Rows) -> Rows:
@@ -106,7 +90,7 @@ def token_rows(table: TableConfig, tokens: Sequence[bytes], *, seed: int) -> npt
     Returns:
       float32 [number of tokens, dim].
     """
-    scale = 1 / math.sqrt(table.dim) if table.initializer.scale is None else table.initializer.scale
+    scale = table.initializer.scale_of(table.dim)
     if table.initializer.name == "constant":
         return np.full((len(tokens), table.dim), scale, np.float32)
     rows = np.empty((len(tokens), table.dim), np.float32)

@@ -23,6 +23,7 @@ from embedding_core.checkpoint.dense import DENSE, copy_dense
 from embedding_core.checkpoint.stored_keys import VALUE, find_root, others_at, rows_of_rooms, stored_keys
 from embedding_core.config import EmbeddingConfig, NonfiniteRows
 from embedding_core.errors import CheckpointError
+from embedding_core.optimizers import FTRL, Adagrad, AdagradMomentum, Optimizer
 from embedding_core.storage import StrPath, make_folders, open_file, whole_folder
 from embedding_core.vocabulary import Vocabulary, save_vocabulary
 
@@ -148,14 +149,42 @@ def _other_layout(stored: EmbeddingConfig, config: EmbeddingConfig, slots: bool)
         old = {other.name: other for other in stored.tables}.get(table.name)
         if old is None:
             continue
-        if slots and type(old.optimizer) is not type(table.optimizer):
-            problems.append(f"slots of {table.name!r} are of {old.optimizer!r} instead of {table.optimizer!r}")
+        before, now = old.optimizer, table.optimizer
+        if slots and not (same_slots(before, now) and row_rule(before) == row_rule(now)):
+            problems.append(f"slots of {table.name!r} are of {before!r} instead of {now!r}")
         if (old.vocabulary, old.oov_rows) != (table.vocabulary, table.oov_rows):
             problems.append(
                 f"{table.name!r} belongs to vocabulary {old.vocabulary!r} with {old.oov_rows} out-of-vocabulary rows "
                 f"instead of {table.vocabulary!r} with {table.oov_rows}"
             )
     return problems
+
+
+def same_slots(old: Optimizer | None, new: Optimizer | None) -> bool:
+    """Return whether the slots of two optimizers mean the same: sums and decayed means of squared gradients do not."""
+    return type(old) is type(new) and sums_squares(old) == sums_squares(new)
+
+
+def sums_squares(optimizer: Optimizer | None) -> bool:
+    """Return whether the accumulators are sums of squared gradients."""
+    if isinstance(optimizer, AdagradMomentum):
+        return optimizer.beta2 == 1.0
+    return isinstance(optimizer, Adagrad | FTRL)
+
+
+def row_rule(optimizer: Optimizer | None) -> list[object]:
+    """Return the hyperparameters that turn FTRL's slots into a row; none for another optimizer."""
+    if not isinstance(optimizer, FTRL):
+        return []
+    names = (
+        "learning_rate",
+        "learning_rate_power",
+        "l1_regularization_strength",
+        "l2_regularization_strength",
+        "beta",
+        "multiply_linear_by_learning_rate",
+    )
+    return [getattr(optimizer, name) for name in names]
 
 
 _STEP = f"step{VALUE}"

@@ -306,7 +306,9 @@ class TrainingState:
             status = tf.train.Checkpoint(embedding=self._unsliced(), **self._rest).restore(prefix)
             status.expect_partial().assert_existing_objects_matched()
         except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
-            raise CheckpointError(f"{prefix!r} cannot be restored: {error}") from error
+            raise CheckpointError(
+                f"{prefix!r} cannot be restored ({error}): take another checkpoint, or the settings of its training."
+            ) from error
         for key, variable in variables.items():
             for start, rows in reader.slices(training_key(key), self._slice_bytes):
                 indices = tf.range(start, start + len(rows), dtype=tf.int64)
@@ -322,4 +324,6 @@ def _check(reader: BundleReader, variables: Mapping[str, tf.Variable]) -> None:
         elif entry.shape != tuple(variable.shape):
             problems.append(f"{key!r} has shape {list(entry.shape)} in it instead of {variable.shape.as_list()}")
     if problems:
-        raise CheckpointError(f"{reader.prefix!r} is not of these tables: {'; '.join(problems)}.")
+        raise CheckpointError(
+            f"{reader.prefix!r} is not of these tables: {'; '.join(problems)}. Use those that it was trained with."
+        )

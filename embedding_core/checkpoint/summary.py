@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, Rows
-from embedding_core.checkpoint.checkpoint_manifest import BUNDLE, Manifest, table_shapes, verify
+from embedding_core.checkpoint.checkpoint_manifest import BUNDLE, Manifest, table_keys, table_shapes, verify
 from embedding_core.checkpoint.remap import checkpoint_vocabularies
 from embedding_core.checkpoint.row_sources import aligned, row_sources
 from embedding_core.config import TableConfig
@@ -63,8 +63,7 @@ def summarize_checkpoint(folder: StrPath, slice_bytes: int = SLICE_BYTES) -> Jso
 
 def _summary(table: TableConfig, manifest: Manifest, reader: BundleReader, slice_bytes: int) -> Json:
     slots = table.optimizer.slots if table.optimizer else ()
-    keys = [table.name, *(f"{table.name}/{slot.name}" for slot in slots)]
-    shape = table_shapes(manifest.config)[table.name]
+    keys, shape = table_keys(table), table_shapes(manifest.config)[table.name]
     least, total, greatest, dead, bad, lengths = np.inf, 0.0, 0.0, 0, 0, 0
     for rows, *own in zip(*(reader.slices(key, slice_bytes) for key in keys), strict=True):
         finite = [np.isfinite(part).all(axis=1) for _, part in (rows, *own)]
@@ -144,7 +143,7 @@ def _compared(
         largest = max(largest, float(difference.max(initial=0.0)))
     both = sources.rows >= 0
     most = np.argsort(-distances, kind="stable")[:_SHOWN]
-    same = new.vocabulary is None or sources.earlier is None or sources.vocabulary is None
+    old_tokens, new_tokens = sources.earlier, sources.vocabulary  # an empty vocabulary is false
     return {
         "rows": int(both.sum()),
         "rows_only_in_earlier": old.vocabulary_size - len(np.unique(sources.rows[both])),
@@ -157,9 +156,7 @@ def _compared(
             for row in most
             if distances[row] > 0
         ],
-        "same_vocabulary": bool(
-            same or (sources.earlier and sources.vocabulary and sources.earlier.digest == sources.vocabulary.digest)
-        ),
+        "same_vocabulary": old_tokens is None or new_tokens is None or old_tokens.digest == new_tokens.digest,
     }
 
 

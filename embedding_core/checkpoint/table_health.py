@@ -1,4 +1,4 @@
-"""Measures the health of the tables of an embedding checkpoint, alone or against the checkpoint of the last push."""
+"""Measures the health of the tables of an embedding checkpoint, alone or against an earlier checkpoint, the base."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embedding_core.checkpoint.bundle import BundleReader
-from embedding_core.checkpoint.checkpoint_manifest import BUNDLE, read_manifest
+from embedding_core.checkpoint.checkpoint_manifest import BUNDLE, read_manifest, table_keys
 from embedding_core.checkpoint.remap import checkpoint_vocabularies
 from embedding_core.checkpoint.row_sources import aligned, row_sources
 from embedding_core.config import TableConfig
@@ -83,13 +83,8 @@ def _sources(now: CheckpointTables, base: CheckpointTables, table: TableConfig) 
         return None
 
 
-def _keys(table: TableConfig) -> list[str]:
-    """Return the keys of a table and its slots."""
-    return [table.name, *(f"{table.name}/{slot.name}" for slot in (table.optimizer.slots if table.optimizer else ()))]
-
-
 def _blocks(now: CheckpointTables, table: TableConfig, slice_bytes: int) -> Iterator[Block]:
-    slices = [now.reader.slices(key, slice_bytes) for key in _keys(table)]
+    slices = [now.reader.slices(key, slice_bytes) for key in table_keys(table)]
     for (start, rows), *slots in zip(*slices, strict=True):
         yield Block(start=start, rows=rows, slots=tuple(slot for _, slot in slots))
 
@@ -106,7 +101,7 @@ def _with_base(
     same = type(earlier.optimizer) is type(table.optimizer)  # else the slots may have been initialized again
     slices = [
         aligned(base.reader.slices(key, slice_bytes), sources, earlier, slice_bytes)
-        for key in (_keys(table) if same else [table.name])
+        for key in (table_keys(table) if same else [table.name])
     ]
     for block, ((start, rows), *slots) in zip(blocks, zip(*slices, strict=True), strict=True):
         known = sources[start : start + len(rows)] >= 0
@@ -126,13 +121,8 @@ def _facts(
         dim=table.dim,
         counts=None if vocabulary is None else vocabulary.counts,
         sources=sources,
-        constant=_initial_constant(table) if constant else None,
+        constant=table.initializer.scale_of(table.dim) if constant else None,
         zeros=isinstance(optimizer, FTRL) and optimizer.l1_regularization_strength > 0,
         drawn=not features.isdisjoint(drawn),
         sweeps=optimizer is not None and optimizer.moves_all_rows,
     )
-
-
-def _initial_constant(table: TableConfig) -> float:
-    scale = table.initializer.scale
-    return 1 / float(np.sqrt(table.dim)) if scale is None else scale

@@ -108,7 +108,7 @@ def initial_rows(initializer: InitializerConfig, *, seed: int, table: str, dim: 
       float32 [_ROWS_PER_BLOCK, dim].
     """
     shape = [_ROWS_PER_BLOCK, dim]
-    scale = 1.0 / math.sqrt(dim) if initializer.scale is None else initializer.scale
+    scale = initializer.scale_of(dim)
     if initializer.name == "constant":
         return tf.fill(shape, tf.constant(scale, tf.float32))
     digest = hashlib.sha256(f"{seed}/{table}".encode()).digest()

@@ -237,11 +237,6 @@ class SplitCounts:
     labels: Mapping[str, LabelCounts]
     features: Mapping[str, FeatureCounts]
 
-    @property
-    def only_positives(self) -> bool:
-        """Whether some binary label is 1 in each row that has it."""
-        return any(label.negatives == 0 and bool(label.positives) for label in self.labels.values())
-
 
 def count_and_predict(
     run: RestoredRun, inputs: Inputs, files: Sequence[str], seen: Callable[[Batch], None] = lambda _: None

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from embedding_core.errors import ConfigError, EmbeddingError
 from embedding_core.evaluation.label_scores import LabelScore, SplitCounts, scored_batches
 from embedding_core.evaluation.retrieval_figures import RetrievalFigures
+from embedding_core.evaluation.towers import NO_TOWERS
 from embedding_core.quality_rules import GATE_METRICS, Rules, Threshold
 from embedding_core.training.finished_run import RestoredRun
 from embedding_core.training.training_inputs import Inputs
@@ -44,7 +45,11 @@ class Check:
 
 
 def judge(
-    counts: SplitCounts, retrieval: RetrievalFigures | str, rules: Rules, labels: Sequence[LabelScore] = ()
+    counts: SplitCounts,
+    retrieval: RetrievalFigures | str,
+    rules: Rules,
+    labels: Sequence[LabelScore] = (),
+    retrieval_label: str = "label",
 ) -> list[Check]:
     """Apply the rules.
 
@@ -53,22 +58,23 @@ def judge(
       retrieval: figures of the model's retrieval, or why they were not measured.
       rules: rules to apply.
       labels: scores of the model and of a constant, by label.
+      retrieval_label: the label that negatives are drawn for; see `retrieval_index`.
 
     Returns:
       The outcome of each rule that applies.
     """
     constants = [_beside_constant(score) for score in labels if score.metric not in rules.bounded_metrics]
-    return [*_floors(counts, rules), *constants, *_recalls(counts, retrieval, rules)]
+    recalls = _recalls(retrieval, rules, needs_default=_has_unjudged(counts, rules, labels))
+    return [*_floors(counts, rules, retrieval_label), *constants, *recalls]
 
 
-def _floors(counts: SplitCounts, rules: Rules) -> Iterator[Check]:
+def _floors(counts: SplitCounts, rules: Rules, retrieval_label: str) -> Iterator[Check]:
     yield _floor("rows of the eval split", counts.rows, rules.min_rows, "min_rows")
     for name, label in counts.labels.items():
-        if rules.draws_negatives and label.negatives == 0:
-            continue
+        may_lack_negatives = rules.draws_negatives and name == retrieval_label
         where = "" if len(counts.labels) == 1 else f" of {name!r}"
         for value, rows in ((0, label.negatives), (1, label.positives)):
-            if rows is not None:
+            if rows is not None and (rows or value or not may_lack_negatives):
                 what = f"rows of the eval split with label {value}{where}"
                 yield _floor(what, rows, rules.min_rows_per_class, "min_rows_per_class")
 
@@ -94,10 +100,20 @@ def _beside_constant(score: LabelScore) -> Check:
     return Check(name=score.metric, value=score.model, bound=bound, met=met, reason="" if met else reason)
 
 
-def _recalls(counts: SplitCounts, retrieval: RetrievalFigures | str, rules: Rules) -> Iterator[Check]:
+def _has_unjudged(counts: SplitCounts, rules: Rules, labels: Sequence[LabelScore]) -> bool:
+    """Return whether no AUC judges some label with positives: it lacks negatives, or a softmax trains it."""
+    judged = {score.label for score in labels}
+    for name, label in counts.labels.items():
+        auc = "AUC" if len(counts.labels) == 1 else f"{name}/AUC"
+        is_bounded = bool(label.negatives) and auc in rules.bounded_metrics
+        if label.positives and name not in judged and not is_bounded:
+            return True
+    return False
+
+
+def _recalls(retrieval: RetrievalFigures | str, rules: Rules, *, needs_default: bool) -> Iterator[Check]:
     bounds = dict(rules.retrieval)
-    needs_bound = not bounds and not rules.bounded_elsewhere
-    if needs_bound and counts.only_positives and not isinstance(retrieval, str):
+    if needs_default and not bounds and not rules.bounded_elsewhere and retrieval != NO_TOWERS:
         bounds = {_DEFAULT: Threshold(min_over_popularity=0.0)}
     for name, bound in bounds.items():
         yield from _recall(name, retrieval, bound)
@@ -195,7 +211,16 @@ def _asked(path: str, model: JudgedModel) -> list[Check]:
     for check in checks:
         if not isinstance(check, Check):
             raise ConfigError(f"gate {path!r} gave {check!r}: it must give `embedding_core.evaluation.Check`.")
-    return checks
+    return [_of_python(path, check) for check in checks]
+
+
+def _of_python(path: str, check: Check) -> Check:
+    """Convert what NumPy computed, which JSON cannot hold."""
+    try:
+        value = check.value if check.value is None or isinstance(check.value, int) else float(check.value)
+        return dataclasses.replace(check, value=value, met=bool(check.met))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"gate {path!r} gave {check!r}: `value` must be one number, and `met` a bool.") from error
 
 
 def _with_reason(path: str, check: Check) -> Check:

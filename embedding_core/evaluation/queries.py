@@ -294,16 +294,16 @@ def seen_in_training(files: Sequence[str], read: ReadRows, users: ReadTokens, qu
       users: reads the user of a row.
       queries: the queries, one per user.
     """
-    count, numbering = len(queries.rows), queries.users or Numbering()
+    assert queries.users is not None
     pairs: list[Ints] = [np.zeros(0, np.int64)]
     for serialized in _batches(files):
-        labelled, owners = read(serialized), numbering.find(users(serialized))
+        labelled, owners = read(serialized), queries.users.find(users(serialized))
         seen = labelled.positive & (labelled.candidates >= 0) & (owners >= 0)
         pairs.append(owners[seen] << _BITS | labelled.candidates[seen])
         if sum(map(len, pairs[1:])) > _PAIRS:
             pairs = [np.unique(np.concatenate(pairs))]
     every = np.concatenate(pairs)
-    return Lists.of_pairs(every >> _BITS, every & ((1 << _BITS) - 1), count)
+    return Lists.of_pairs(every >> _BITS, every & ((1 << _BITS) - 1), len(queries.rows))
 
 
 def rows_of_queries(files: Sequence[str], queries: Queries) -> Iterator[tf.Tensor]:

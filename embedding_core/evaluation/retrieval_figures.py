@@ -34,6 +34,7 @@ from embedding_core.evaluation.ranking_metrics import (
 from embedding_core.evaluation.towers import RunTowers, Towers, Vectors, all_vectors, only_features
 from embedding_core.quality_rules import GATE_METRICS, RankingMetric, RankingProtocol, ranking_metric
 from embedding_core.tasks import POSITIVE, retrieval_index
+from embedding_core.training.drawn_candidates import add_counts
 from embedding_core.training.finished_run import RestoredRun
 from embedding_core.training.row_stream import batches_once
 from embedding_core.training.training_inputs import Inputs, RowParser
@@ -87,7 +88,7 @@ def candidates_of(
     for _, serialized in batches_once(list(files), _BATCH) if counted or not alone else ():
         labelled = read(serialized)
         ids = labelled.candidates
-        counts += np.bincount(ids[labelled.positive & (ids >= 0)], minlength=tokens)
+        add_counts(counts, ids[labelled.positive & (ids >= 0)])
         if alone:
             continue
         new, rows = _first_seen(ids, known)

@@ -19,6 +19,7 @@ from embedding_core.training.training_inputs import Inputs, RowParser
 
 Vectors: TypeAlias = npt.NDArray[np.float32]
 
+NO_TOWERS = "the model has no query and candidate towers."
 _BATCH = 4096
 
 
@@ -86,7 +87,7 @@ class RunTowers:
           DataError: the model has no towers, or no feature identifies a candidate.
         """
         if not is_two_tower(run.model):
-            raise DataError("the model has no query and candidate towers.")
+            raise DataError(NO_TOWERS)
         self._run = run
         known = {feature.name for feature in run.description.config.features}
         candidate, query = tuple(run.model.candidate_features), tuple(run.model.query_features)

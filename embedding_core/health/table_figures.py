@@ -70,7 +70,7 @@ class TableFigures:
     Attributes:
       table: name of the table.
       rows, dim: its shape.
-      has_base: whether it was compared with the table of the previous push.
+      has_base: whether it was compared with the table of the base, an earlier checkpoint.
       values: value of each figure by name; a figure that does not apply to the table is left out.
       curves: "norms" and "norms of the base": quantiles at 0, 5, ..., 100%; those that apply.
       examples: by name of a figure, numbers of up to 10 rows that it concerns.
@@ -100,7 +100,7 @@ Rows = npt.NDArray[np.float32]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Earlier:
-    """The rows of the previous push that the rows of a block continue.
+    """The rows of the base that the rows of a block continue.
 
     Attributes:
       known: [n] bool, whether the token had a row.
@@ -121,7 +121,7 @@ class Block:
       start: number of the first row.
       rows: [n, dim] float32.
       slots: [n, dim] of each slot; empty without slots.
-      earlier: the rows of the previous push, by token; None without one.
+      earlier: the rows of the base, by token; None without one.
     """
 
     start: int
@@ -139,7 +139,7 @@ class TableFacts:
       rows, dim: its shape.
       counts: [tokens] occurrences of each row's token in the data of this run; None for raw ids. The rows after
         them are out-of-vocabulary rows.
-      sources: [rows] number of the row of the previous push that each row continues, or -1; None without one.
+      sources: [rows] number of the row of the base that each row continues, or -1; None without one.
       constant: the value of all numbers of an initial row, if the initializer is constant.
       zeros: whether the optimizer may set a row to zero (FTRL with L1).
       drawn: whether training also draws rows that the data of this run need not contain, such as negatives.
@@ -293,11 +293,13 @@ class RowScan:
         return flagged.share, flagged.examples
 
     def _changes(self) -> Iterator[tuple[str, float, list[int]]]:
-        unseen = np.isfinite(self._moves) & (self._facts.counts_of(slice(0, self._facts.rows)) == 0)
-        if self._facts.counts is not None and unseen.any():
-            moves = np.where(unseen, self._moves, -1.0)
+        tokens = 0 if self._facts.counts is None else len(self._facts.counts)
+        moves = self._moves[:tokens]
+        unseen = np.isfinite(moves) & (self._facts.counts_of(slice(0, tokens)) == 0)
+        if unseen.any():
+            moves = np.where(unseen, moves, -1.0)
             furthest = np.argsort(-moves, kind="stable")[: min(_SHOWN, int(unseen.sum()))]
-            yield "move_unseen", float(np.median(self._moves[unseen])), furthest.tolist()
+            yield "move_unseen", float(np.median(moves[unseen])), furthest.tolist()
         for name in _AGAINST_BASE:
             flagged = self._flags[name]
             if flagged.of_rows:
@@ -323,11 +325,11 @@ def _hashes(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.uint64]:
 
 
 def measure_table(facts: TableFacts, blocks: Iterable[Block]) -> TableFigures:
-    """Measure a table in one pass over its rows and those of the previous push, if there was one.
+    """Measure a table in one pass over its rows and those of the base, if there is one.
 
     Args:
       facts: what is known of the table besides its rows.
-      blocks: all rows in order, with those of the previous push aligned by token.
+      blocks: all rows in order, with those of the base aligned by token.
     """
     scan = RowScan(facts)
     for block in blocks:

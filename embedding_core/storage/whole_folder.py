@@ -1,10 +1,10 @@
 """Writes files and folders whole or not at all, as private as their source; locks them; makes temporary folders.
 
 Everything is written under a temporary name beside the destination, synced to the disk (files, then the folders that
-list them) and renamed. A process that dies before the rename leaves only the temporary folder, which the next write
-beside it removes. A folder whose lock is held belongs to a living writer; the system releases the lock when a process
-dies. On an object store, which has no locks, no fsync and no atomic rename of folders, a folder is whole if every file
-that its manifest lists is there.
+list them) and renamed. A process that dies before the rename leaves what is temporary: the next write of a folder
+beside it removes a folder, and a file `<path>.<process>.new` stays. A folder whose lock is held belongs to a living
+writer; the system releases the lock when a process dies. On an object store, which has no locks, no fsync and no atomic
+rename of folders, a folder is whole if every file that its manifest lists is there.
 """
 
 from __future__ import annotations

@@ -150,8 +150,8 @@ def _name(key: str) -> str:
 
 
 def _fill(saved: DensePart, variables: Mapping[str, tf.Variable]) -> None:
-    for key, variable in variables.items():
-        variable.assign(saved.value(key))
+    for variable, value in zip(variables.values(), saved.values(variables), strict=True):
+        variable.assign(value)
 
 
 def _range_state(name: str, ranges: Ranges, saved: DensePart | None) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeGuard, cast
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from embedding_core.config import EmbeddingConfig
+from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import ConfigError
 from embedding_core.training.row_stream import batches_by_file
 from embedding_core.training.training_inputs import Batch, Inputs, RowParser
@@ -55,20 +55,29 @@ def drawn_uniformly(tokens: int) -> Draw:
 
 def _draw(negatives: Negatives, config: EmbeddingConfig, counts: npt.NDArray[np.int64] | None) -> Draw:
     table = config.table_of(negatives.feature)
-    tokens = table.vocabulary_size - table.oov_rows
-    if tokens < 1:
-        raise ConfigError(
-            f"`feature` of negatives is {negatives.feature!r}: its vocabulary is empty; choose a feature with tokens."
-        )
+    tokens = _tokens(table, negatives.feature, "negatives")
     if negatives.distribution == "uniform":
         return drawn_uniformly(tokens)
-    if counts is None or len(counts) != tokens or not np.sum(counts):
+    if not _fit(counts, tokens):
         given = "no counts" if counts is None else f"{len(counts)} counts, {int(np.sum(counts))} in all"
         raise ConfigError(
             f"`distribution` of negatives is 'count', but there are {given} for the {tokens} tokens of table "
             f"{table.name!r}: give the vocabulary's counts, or choose 'uniform'."
         )
     return drawn_by_count(counts)
+
+
+def _tokens(table: TableConfig, feature: str, section: str) -> int:
+    tokens = table.vocabulary_size - table.oov_rows
+    if tokens < 1:
+        raise ConfigError(
+            f"`feature` of {section} is {feature!r}: its vocabulary is empty; choose a feature with tokens."
+        )
+    return tokens
+
+
+def _fit(counts: npt.NDArray[np.int64] | None, tokens: int) -> TypeGuard[npt.NDArray[np.int64]]:
+    return counts is not None and len(counts) == tokens and bool(np.sum(counts))
 
 
 def negative_sampler(
@@ -244,10 +253,8 @@ def candidate_sampler(
             "a row has one candidate: name a feature of one token a row."
         )
     table = config.table_of(softmax.feature)
-    tokens = table.vocabulary_size - table.oov_rows
-    if tokens < 1:
-        raise ConfigError(f"`feature` of softmax is {softmax.feature!r}: its vocabulary is empty; choose another one.")
-    if counts is None or len(counts) != tokens or not np.sum(counts):
+    tokens = _tokens(table, softmax.feature, "softmax")
+    if not _fit(counts, tokens):
         raise ConfigError(
             f"softmax over {softmax.feature!r} needs the counts of the {tokens} tokens of its vocabulary."
         )
@@ -381,5 +388,11 @@ def candidate_counts(
     counts = np.zeros(len(of_vocabularies[vocabulary]), np.int64)
     for _, serialized in batches_by_file(files, _BATCH):
         ids = parse(serialized)["ids"][feature].flat_values.numpy()
-        counts += np.bincount(ids[ids < len(counts)], minlength=len(counts))
+        add_counts(counts, ids[ids < len(counts)])
     return counts
+
+
+def add_counts(counts: Counts, ids: npt.NDArray[np.int64]) -> None:
+    """Add how often each id occurs, in time that depends on the number of ids, not on that of the counts."""
+    distinct, times = np.unique(ids, return_counts=True)
+    counts[distinct] += times

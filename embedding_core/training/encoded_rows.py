@@ -11,6 +11,7 @@ batches. A record consists of little-endian 32-bit words:
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -139,15 +140,18 @@ def encode_files(
         with tf.device("CPU"):
             return int(numbered[0]), parse(numbered[1])
 
-    with contextlib.ExitStack() as stack:
-        writers = [stack.enter_context(tf.io.TFRecordWriter(path)) for path in encoded]
-        rows = 0
-        for number, batch in _ahead(parsed, batches_by_file(sorted(files), _BATCH, keep)):
-            done(rows)
-            for record in form.encode(batch):
-                writers[number].write(record)
-                rows += 1
-        done(rows)
+    for path in encoded:
+        tf.io.TFRecordWriter(path).close()  # a file without kept rows gives no batch
+    rows = 0
+    batches = _ahead(parsed, batches_by_file(sorted(files), _BATCH, keep))
+    for number, of_file in itertools.groupby(batches, lambda numbered: numbered[0]):
+        with tf.io.TFRecordWriter(encoded[number]) as writer:
+            for _, batch in of_file:
+                done(rows)
+                for record in form.encode(batch):
+                    writer.write(record)
+                    rows += 1
+    done(rows)
     return encoded
 
 

@@ -69,8 +69,10 @@ def auc(label: Floats, score: Floats, weight: Floats) -> float:
       weight: weight of each row, [n].
 
     Returns:
-      The area, or NaN if one class has no weight.
+      The area, or NaN if one class has no weight, or a row with weight has the score NaN.
     """
+    if np.isnan(score[weight > 0]).any():
+        return math.nan
     order = np.argsort(score, kind="stable")
     _, tie = np.unique(score[order], return_inverse=True)
     positive = np.bincount(tie, (weight * label)[order]).astype(np.float64)

@@ -229,9 +229,7 @@ class RunState:
         # A scalar for one task, as releases up to 0.1.0 saved it.
         none = 0 if len(trainable.tasks) == 1 else [0] * len(trainable.tasks)
         self.seen_positives = tf.Variable(none, dtype=tf.int64, trainable=False)
-        dense = {"model": trainable.model, "optimizer": trainable.optimizer, "step": trainable.step}
-        if trainable.table_optimizers:
-            dense["table_optimizers"] = tf.train.Checkpoint(**trainable.table_optimizers)
+        dense = _dense(trainable)
         best = tf.train.Checkpoint(value=self.best_value, step=self.best_step, waited=self.waited)
         seen = tf.train.Checkpoint(rows=self.seen_rows, positives=self.seen_positives)
         self._weights = TrainingState(trainable.tables, dense)
@@ -257,7 +255,7 @@ class RunState:
         step, best = self.step, int(self.best_step.numpy())
         if step in self._best_of:
             return
-        self._check_finite()
+        _check_finite(self._trainable, self._nonfinite)
         self._states.save(step, self._all.write, files={HISTORY: history}, facts={_BEST: best})
         self._best_of[step] = best
         self._prune()
@@ -266,15 +264,6 @@ class RunState:
         """Save the weights as the best ones; keep the previous best weights while a saved state refers to them."""
         self._bests.save(self.step, self._weights.write)
         self._bests.keep({self.step, *self._best_of.values()})
-
-    def write(self, folder: str) -> str:
-        """Write the weights to `folder`, without what only a resume needs; return the checkpoint's path.
-
-        Raises:
-          TrainingError: a row of a table is not finite, and `nonfinite` is "error".
-        """
-        self._check_finite()
-        return write_training_checkpoint(folder, self.step, self._weights.write).prefix
 
     def resume(self) -> TrainingCheckpoint | None:
         """Restore the newest valid checkpoint.
@@ -312,15 +301,35 @@ class RunState:
         """Remove the checkpoints after the run is complete."""
         tf.io.gfile.rmtree(self._folder)
 
-    def _check_finite(self) -> None:
-        bad = self._trainable.tables.nonfinite_rows()
-        if bad and self._nonfinite == "keep":
-            _log.warning("after step %d rows hold a NaN or an infinity (%s): kept", self.step, _rows_by_key(bad))
-        elif bad:
-            raise TrainingError(
-                f"after step {self.step} rows hold a NaN or an infinity ({_rows_by_key(bad)}): lower the learning rate "
-                "of their tables, set `clipvalue`, or keep them with `nonfinite_rows`: keep."
-            )
+
+def write_weights(trainable: Trainable, folder: str, nonfinite: NonfiniteRows) -> str:
+    """Write the weights to `folder`, without what only a resume needs; return the checkpoint's path.
+
+    Raises:
+      TrainingError: a row of a table is not finite, and `nonfinite` is "error".
+    """
+    _check_finite(trainable, nonfinite)
+    weights = TrainingState(trainable.tables, _dense(trainable))
+    return write_training_checkpoint(folder, int(trainable.step.numpy()), weights.write).prefix
+
+
+def _dense(trainable: Trainable) -> dict[str, object]:
+    """Return what is saved beside the tables, by its key."""
+    dense = {"model": trainable.model, "optimizer": trainable.optimizer, "step": trainable.step}
+    if trainable.table_optimizers:
+        dense["table_optimizers"] = tf.train.Checkpoint(**trainable.table_optimizers)
+    return dense
+
+
+def _check_finite(trainable: Trainable, nonfinite: NonfiniteRows) -> None:
+    bad, step = trainable.nonfinite_rows(), int(trainable.step.numpy())
+    if bad and nonfinite == "keep":
+        _log.warning("after step %d rows hold a NaN or an infinity (%s): kept", step, _rows_by_key(bad))
+    elif bad:
+        raise TrainingError(
+            f"after step {step} rows hold a NaN or an infinity ({_rows_by_key(bad)}): lower the learning rate "
+            "of their tables, set `clipvalue`, or keep them with `nonfinite_rows`: keep."
+        )
 
 
 def _rows_by_key(counts: Mapping[str, int]) -> str:

@@ -340,13 +340,22 @@ class JobData:
             self._parsers.append(RowParser(self._job.inputs))
         return self._parsers[-1]
 
-    def _once(self, split: str) -> Iterable[Batch]:
-        """Make the batches to evaluate; if all rows are positive, add the same negatives at every evaluation."""
+    @property
+    def eval_steps(self) -> int:
+        """Number of batches of `eval`."""
+        by_host = self._splits["eval"]
+        return self._steps("eval") if len(by_host) > 1 else steps_per_epoch(self.eval_rows, self._rows_once())
+
+    def _rows_once(self) -> int:
+        """Return the rows of a batch to evaluate."""
         batch_size = self._job.training.batch_size
         # The loss of a softmax depends on the batch, whose rows compete, so it needs the same batches on every device.
         same = self._placement.on_tpu or self._job.training.softmax is not None
-        rows = batch_size if same else max(1024, batch_size)
+        return batch_size if same else max(1024, batch_size)
 
+    def _once(self, split: str) -> Iterable[Batch]:
+        """Make the batches to evaluate; if all rows are positive, add the same negatives at every evaluation."""
+        rows = self._rows_once()
         by_host, keep = self._splits[split], self._keep.get(split)
 
         def serialized(host: int) -> tf.data.Dataset:

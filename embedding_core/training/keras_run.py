@@ -22,7 +22,7 @@ from embedding_core.tracing import as_written
 from embedding_core.training.dense_start import dense_inputs
 from embedding_core.training.device_choice import Batches, choose_placement
 from embedding_core.training.eval_metrics import evaluate
-from embedding_core.training.finished_run import HISTORY, RunState
+from embedding_core.training.finished_run import HISTORY, write_weights
 from embedding_core.training.job import JobData, TrainingJob
 from embedding_core.training.loop import History
 from embedding_core.training.row_stream import Passes
@@ -124,8 +124,7 @@ class KerasRun:
         with self.scope():
             self._data = JobData(job, self._placement)
         self.steps_per_epoch = self._data.steps_per_epoch
-        rows = job.training.batch_size if self._placement.on_tpu else max(1024, job.training.batch_size)
-        self.eval_steps = -(-self._data.eval_rows // rows)
+        self.eval_steps = self._data.eval_steps
 
     def scope(self) -> contextlib.AbstractContextManager[object]:
         """Return the context in which to make, compile and fit the model."""
@@ -134,7 +133,7 @@ class KerasRun:
     def keras_model(self) -> EmbeddingModel:
         """Make the model: tables with the configured optimizers, and the dense part that `build` returns."""
         job = self._job
-        tf_keras.utils.set_random_seed(job.training.seed)
+        tf_keras.utils.set_random_seed(job.training.seed & 0xFFFFFFFF)
         embedding = TPUEmbedding(
             job.inputs.config,
             None,
@@ -223,8 +222,7 @@ class KerasRun:
     def _write(self, trainable: Trainable, folder: str) -> str:
         """Write the checkpoint and the dense part; return the checkpoint's path."""
         job = self._job
-        state = RunState(trainable, os.path.join(folder, "unused"), job.training.nonfinite_rows)
-        checkpoint = state.write(os.path.join(folder, "checkpoints"))
+        checkpoint = write_weights(trainable, os.path.join(folder, "checkpoints"), job.training.nonfinite_rows)
         inputs = dense_inputs(job.inputs)
         dense = os.path.join(folder, DENSE)
         write_dense(dense, trainable.model, trainable.optimizer, name=_OPTIMIZER, inputs=inputs, ranges=job.ranges)

@@ -384,8 +384,8 @@ class Loop:
             is_new = _NOT_STOPPED not in self.history.facts
             self.history.facts[_NOT_STOPPED] = (
                 f"`{metric}` of the {self._data.validation_rows} rows of the validation part is undefined: "
-                "all are of one class, or their weights are 0. Early stopping had no effect; raise "
-                "`early_stopping.validation_fraction`, or set `early_stopping` to null."
+                "all are of one class, their weights are 0, or a prediction is NaN. Early stopping had no effect; "
+                "raise `early_stopping.validation_fraction`, or set `early_stopping` to null."
             )
             if is_new:
                 _log.warning(self.history.facts[_NOT_STOPPED])

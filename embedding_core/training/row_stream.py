@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -112,7 +113,8 @@ def _count(files: Sequence[str], split: str, keep: Keep | None) -> int:
     try:
         return int(rows_in(_records(list(files), record_compression(files), keep)))
     except tf.errors.OpError as error:
-        raise DataError(f"cannot read the {split} split, {list(files)}: {error.message}") from error
+        named = repr(files[0]) if len(files) == 1 else f"{len(files)} files in {os.path.dirname(files[0])!r}"
+        raise DataError(f"cannot read the {split} split, {named}: {error.message}") from error
 
 
 def rows_in(records: tf.data.Dataset) -> tf.Tensor:
@@ -128,7 +130,10 @@ def require_rows(rows: int, files: Sequence[str], split: str) -> int:
       DataError: it is 0.
     """
     if not rows:
-        raise DataError(f"the {split} split is empty ({len(files)} files without records): check the input and split.")
+        raise DataError(
+            f"the {split} split is empty ({len(files)} files): check the input, the split, and the rows that early "
+            "stopping holds back."
+        )
     return rows
 
 

@@ -90,7 +90,15 @@ def dense_optimizer(training: TrainingConfig, decay: LinearDecay | None) -> tf_k
     Args:
       training: settings with the optimizer's name and rate.
       decay: the decay of the rate; None keeps it.
+
+    Raises:
+      ConfigError: the rate of FTRL would fall.
     """
+    if decay is not None and training.dense_optimizer.name == "ftrl":
+        raise ConfigError(
+            "`dense_optimizer` is 'ftrl', and `decay` is 'linear': its weights would fall to 0 with its rate; choose "
+            "another optimizer, or leave out `decay`."
+        )
     rate = scheduled(training.dense_optimizer.learning_rate, decay)
     return getattr(tf_keras.optimizers, _CLASSES[training.dense_optimizer.name])(learning_rate=rate)
 
@@ -101,8 +109,18 @@ def scheduled(rate: Rate, decay: LinearDecay | None) -> Rate:
 
 
 def config_with_decay(config: EmbeddingConfig, decay: LinearDecay) -> EmbeddingConfig:
-    """Let the rate of every table's optimizer follow the decay; a rate that is a function is kept."""
+    """Let the rate of every table's optimizer follow the decay; a rate that is a function is kept.
+
+    Raises:
+      ConfigError: rows would fall to 0 with the rate.
+    """
     optimizers = {table.name: table.optimizer for table in config.tables if table.optimizer is not None}
+    for name, optimizer in optimizers.items():
+        if optimizer.scales_rows and not callable(optimizer.learning_rate):
+            raise ConfigError(
+                f"`optimizer` of table {name!r} is {optimizer.name!r}, and `decay` is 'linear': its rows would fall to "
+                "0 with its rate; set its `multiply_linear_by_learning_rate`, or leave out `decay`."
+            )
     starts = {optimizer.learning_rate for optimizer in optimizers.values()}
     rates = {start: start if callable(start) else decay.falling(start) for start in starts}
     falling = {
@@ -342,6 +360,12 @@ class Trainable:
     def tables(self) -> Tables:
         """The tables and slots."""
         return Tables(self.embedding.table_variables, self.embedding.table_holder, self.embedding.table_blocks)
+
+    def nonfinite_rows(self) -> dict[str, int]:
+        """Count the rows that hold a NaN or an infinity; none is found in the memory of a TPU's embedding engine."""
+        if not self.table_optimizers:
+            return self.tables.nonfinite_rows()
+        return Tables({name: self._table(name) for name in self.table_optimizers}, None).nonfinite_rows()
 
     def _table(self, name: str) -> tf.Variable:
         return next(table for key, table in self.embedding.embedding_tables.items() if key.name == name)

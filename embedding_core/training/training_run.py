@@ -21,7 +21,7 @@ from embedding_core.storage import scratch_folder
 from embedding_core.training.dense_start import dense_inputs, start_dense
 from embedding_core.training.device_choice import Placement, choose_placement
 from embedding_core.training.encoded_rows import rows_folder
-from embedding_core.training.finished_run import HISTORY, RunState, restore_weights
+from embedding_core.training.finished_run import HISTORY, RunState, restore_weights, write_weights
 from embedding_core.training.job import Encoding, JobData, TrainingJob
 from embedding_core.training.loop import WARM_START, History, Loop, Progress, Summaries, end_if, noticed_preemption
 from embedding_core.training.step import Trainable, new_trainable
@@ -55,7 +55,7 @@ class TrainingResult:
 
 
 def _make_trainable(job: TrainingJob, data: JobData, placement: Placement, kind: type[Trainable]) -> Trainable:
-    tf_keras.utils.set_random_seed(job.training.seed)
+    tf_keras.utils.set_random_seed(job.training.seed & 0xFFFFFFFF)
     return new_trainable(
         job.inputs.config,
         job.training,
@@ -196,7 +196,7 @@ def train(
         loop.finish(progress)
         loop.history.facts.update(_facts(data, loop, state, resumed_at, placement))
         loop.history.save(os.path.join(folder, HISTORY))
-        checkpoint = state.write(os.path.join(folder, "checkpoints"))
+        checkpoint = write_weights(trainable, os.path.join(folder, "checkpoints"), job.training.nonfinite_rows)
         _write_dense(job, trainable, os.path.join(folder, DENSE))
         if resume_folder is None:
             state.discard()

@@ -190,6 +190,11 @@ def _opened(folder: StrPath, file_name: str) -> Iterator[IO[bytes]]:
             f"{os.fspath(folder)!r} has no file {file_name!r}: a vocabulary is `<name>.txt`, `<name>.counts.npy` and "
             "`<name>.json`, with a base also `<name>.evolution.npy`; copy all, or make the vocabulary again."
         ) from error
+    except OSError as error:
+        raise VocabularyError(
+            f"{file_name!r} in {os.fspath(folder)!r} cannot be read ({error}): restore it, or make the vocabulary "
+            "again."
+        ) from error
 
 
 def save_set(folder: StrPath, digests: Mapping[str, str]) -> None:

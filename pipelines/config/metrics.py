@@ -148,8 +148,8 @@ class Evaluation(RankingProtocol):
         are several labels, the name of a label and a slash come before the metric: click/AUC. Without bounds, a model
         is refused if it is worse than the mean of a label: by AUC (of a mean 0.5), CategoricalAccuracy (of the most
         frequent class), RootMeanSquaredError, or MeanAbsoluteError of a regression whose loss is not squared. `min` or
-        `max` of that metric replaces this rule. A two-tower model whose eval split holds positives alone must reach
-        popularity's Recall@10; a bound of any metric at K replaces this rule.
+        `max` of that metric replaces this rule. A two-tower model that a softmax trains, or whose eval split holds
+        positives alone, must reach popularity's Recall@10; a bound of any metric at K replaces this rule.
       min_rows: least number of rows of the eval split; with fewer, nothing is pushed.
       min_rows_per_class: least number of rows of the eval split with label 0, and with label 1; if training draws
         negatives, the split may hold positives alone.

@@ -286,6 +286,20 @@ def _columns_are_of_one_kind(config: PipelineConfig) -> Mistakes:
             yield path, f"{text}derive the second from it in your `preprocessing_fn`."
 
 
+@reads("features", "tables", "training")
+def _no_rate_of_ftrl_falls(config: PipelineConfig) -> Mistakes:
+    training, fall = config.training, "while `training.decay` is 'linear', they would fall to 0 with its rate"
+    if training.decay == "none":
+        return
+    if training.dense_optimizer.name == "ftrl":
+        yield "training.dense_optimizer", f"is 'ftrl', which scales weights: {fall}; choose another, or leave out one."
+    given = {f"tables.{name}.optimizer": table.optimizer for name, table in config.tables.items()}
+    for path, optimizer in {**given, "training.table_optimizer": training.table_optimizer}.items():
+        if optimizer is not None and optimizer.scales_rows:
+            remedy = "set its `multiply_linear_by_learning_rate`, or leave out `decay`"
+            yield path, f"is {optimizer.name!r}, which scales rows: {fall}; {remedy}."
+
+
 @reads("features", "training")
 def _negatives_are_drawn_for_a_feature(config: PipelineConfig) -> Mistakes:
     known = [feature.name for feature in config.features.categorical]

@@ -114,7 +114,8 @@ def test_model_better_than_popularity_is_blessed_with_figures(good, tmp_path):
     assert quality["retrieval"]["metrics"]["Recall@10"] > 0.8 > quality["retrieval"]["popularity"]["Recall@10"] > 0.4
     assert quality["retrieval"]["queries"] == quality["eval_split"]["rows"] == 300
     assert quality["eval_split"]["features"]["item"]["unknown_tokens"] == 0
-    assert {check["name"] for check in quality["checks"]} == {"rows of the eval split", "Recall@10"}
+    names = {"rows of the eval split", "rows of the eval split with label 1", "Recall@10"}
+    assert {check["name"] for check in quality["checks"]} == names
     with open(f"{blessing.uri}/{PREDICTIONS_FILE}", "rb") as file:
         predictions = Predictions.from_bytes(file.read())
     assert [predictions.prediction.shape, predictions.label.min(), predictions.weight.min()] == [(300, 1), 1, 1]
@@ -190,11 +191,16 @@ class NotChecks:
         return [True]
 
 
+class NotANumber:
+    def judge(self, model):
+        return [Check(name="norms", value=[1, 2], bound="at most 50", met=True)]
+
+
 @pytest.fixture
 def _my_gates(monkeypatch):
     """Make the module `my_gates`: the gates above, and the one of docs/models.md, NoGiantRows."""
     module = types.ModuleType("my_gates")
-    vars(module).update({gate.__name__: gate for gate in (EnoughRows, Broken, NotChecks)})
+    vars(module).update({gate.__name__: gate for gate in (EnoughRows, Broken, NotChecks, NotANumber)})
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     exec(next(block for block in blocks if "NoGiantRows" in block), vars(module))
     monkeypatch.setitem(sys.modules, "my_gates", module)
@@ -220,6 +226,9 @@ def test_gate_of_the_user_that_raises_ends_the_run_unblessed(good, tmp_path):
 
 
 @pytest.mark.usefixtures("_my_gates")
-def test_gate_of_the_user_that_gives_no_checks_is_an_error():
-    with pytest.raises(ConfigError, match="gave True: it must give"):
-        own_checks(["my_gates.NotChecks"], None)
+@pytest.mark.parametrize(
+    ("gate", "words"), [("NotChecks", "gave True: it must give"), ("NotANumber", "`value` must be one number")]
+)
+def test_gate_of_the_user_that_gives_no_checks_is_an_error(gate, words):
+    with pytest.raises(ConfigError, match=words):
+        own_checks([f"my_gates.{gate}"], None)

@@ -56,6 +56,7 @@ def test_keras_fit_leaves_the_same_on_both_devices(inputs, train):
     for strategy in ({"strategy": "cpu"}, {"strategy": "simulated_tpu", "topology": "1x2"}):
         outputs = train(FIT, strategy["strategy"], early_stopping={"validation_fraction": 0.3}, **strategy)
         folder = outputs["model_run"][0].uri
+        assert not pathlib.Path(folder, "unused").exists()
         model = tf.saved_model.load(f"{outputs['model'][0].uri}/Format-Serving")
         served = model.signatures["serving_default"](eval_rows(inputs))["logit"].numpy()
         history = json.loads(pathlib.Path(folder, "history.json").read_text())

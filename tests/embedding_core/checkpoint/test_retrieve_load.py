@@ -17,7 +17,7 @@ from embedding_core.checkpoint import (
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError
-from embedding_core.optimizers import SGD, Adam, Optimizer
+from embedding_core.optimizers import FTRL, SGD, AdagradMomentum, Adam, Optimizer
 from embedding_core.storage import remove_leftovers, whole_folder
 from embedding_core.vocabulary import Vocabulary, load_vocabulary
 from tests.support.vocabularies import vocabulary_of
@@ -159,6 +159,18 @@ def test_load_refuses_other_tables_and_changes_nothing(tmp_path, other, message)
     with pytest.raises(CheckpointError, match=message):
         load_checkpoint_into(take(tmp_path), fresh, other, vocabulary_digests=DIGESTS)
     assert all(not variable.numpy().any() for variable in fresh.values())
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(AdagradMomentum(), AdagradMomentum(beta2=0.9)), (FTRL(learning_rate=0.1), FTRL(learning_rate=0.2))],
+)
+def test_load_refuses_slots_of_another_meaning(tmp_path, old, new):
+    made, other = config(optimizer=old), config(optimizer=new)
+    prefix = training_checkpoint(tmp_path, variables(made))
+    retrieve(prefix, made, tmp_path / "out", vocabularies={"item": items()})
+    with pytest.raises(CheckpointError, match="slots of 'item' are of"):
+        load_checkpoint_into(tmp_path / "out", variables(other), other, vocabulary_digests=DIGESTS)
 
 
 @pytest.mark.parametrize("digests", [{}, {"item": "b" * 64}])

@@ -77,6 +77,11 @@ def test_changed_non_finite_rows_are_counted_without_a_distance(tmp_path):
     json.dumps(found, allow_nan=False)
 
 
+def test_empty_vocabularies_are_the_same(tmp_path):
+    old, new = (write(tmp_path / name, words()) for name in ("old", "new"))
+    assert compare_checkpoints(old, new)["tables"]["item"]["same_vocabulary"] is True
+
+
 def test_tables_of_other_dims_are_incomparable(tmp_path):
     old, new = write(tmp_path / "old", words(b"a")), write(tmp_path / "new", words(b"a"), dim=3)
     assert compare_checkpoints(old, new)["tables"]["item"] == {"incomparable": "`dim` is 2 and 3"}

@@ -3,7 +3,7 @@
 import pytest
 
 from embedding_core.errors import ConfigError
-from embedding_core.evaluation import LabelCounts, RetrievalFigures, Rules, SplitCounts, judge
+from embedding_core.evaluation import LabelCounts, LabelScore, RetrievalFigures, Rules, SplitCounts, judge
 
 
 def counts(rows=1000, positives=500):
@@ -49,6 +49,7 @@ def test_class_without_rows_fails_unless_negatives_are_drawn():
     assert "label 0: 0" in reason
     assert not missed(counts(1000, 1000), NONE, min_rows_per_class=1, draws_negatives=True)
     assert missed(counts(1000, 995), NONE, min_rows_per_class=10, draws_negatives=True)
+    assert missed(counts(9, 9), NONE, min_rows_per_class=10, draws_negatives=True)
 
 
 def test_classes_of_labels_beside_a_retrieval_are_counted():
@@ -57,9 +58,14 @@ def test_classes_of_labels_beside_a_retrieval_are_counted():
         liked = LabelCounts(rows=1000, positives=1000 - negatives, negatives=negatives)
         return SplitCounts(rows=1000, labels={"watch": of_events, "liked": liked}, features={})
 
-    (reason,) = missed(labels(3), NONE, min_rows_per_class=10, draws_negatives=True)
-    assert "label 0 of 'liked': 3" in reason
-    assert not missed(labels(500), NONE, min_rows_per_class=10, draws_negatives=True)
+    def refused(negatives):
+        rules = Rules(min_rows_per_class=10, draws_negatives=True)
+        return [check.reason for check in judge(labels(negatives), NONE, rules, (), "watch") if not check.met]
+
+    for negatives in (0, 3):
+        (reason,) = refused(negatives)
+        assert f"label 0 of 'liked': {negatives}" in reason
+    assert not refused(500)
     (reason,) = missed(labels(500), figures(0.085, 0.139), draws_negatives=True)
     assert "at least popularity's" in reason
 
@@ -68,7 +74,16 @@ def test_positives_alone_have_to_reach_popularity():
     (reason,) = missed(counts(1000, 1000), figures(0.085, 0.139), draws_negatives=True)
     assert "Recall@10 is 0.0850: it must be at least popularity's 0.1390" in reason
     assert not missed(counts(1000, 1000), figures(0.139, 0.139), draws_negatives=True)
-    assert not missed(counts(1000, 500), figures(0.085, 0.139)), "the AUC of both classes judges that one"
+    auc = LabelScore(label="label", metric="AUC", model=0.6, constant=0.5)
+    reasons = [check.reason for check in judge(counts(), figures(0.085, 0.139), Rules(), [auc])]
+    assert not any(reasons), "the AUC of both classes judges that one"
+
+
+def test_label_of_a_softmax_has_to_reach_popularity():
+    assert missed(counts(), figures(0.085, 0.139), draws_negatives=True)
+    assert not missed(counts(), figures(0.085, 0.139), draws_negatives=True, bounded_metrics=["AUC"])
+    (reason,) = missed(counts(9, 9), "a row has 0 values in column 'user'", draws_negatives=True)
+    assert reason == "Recall@10 could not be measured: a row has 0 values in column 'user'"
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,12 @@ def test_figures_name_the_rows_that_moved_furthest():
     assert measured(rows, ROWS, counts=counts).examples["move_unseen"][0] == 4
 
 
+def test_out_of_vocabulary_rows_may_move():
+    rows = changed(ROWS, slice(190, 200), 9.0)
+    assert measured(rows, ROWS).values["move_unseen"] == 0.0
+    assert "move_unseen" not in measured(rows, ROWS, counts=COUNTS + 1).values
+
+
 def test_moves_are_by_token_and_over_the_norm():
     """The base has the rows in the opposite order, and lacks the first ten tokens."""
     sources = np.where(np.arange(200) < 10, -1, 199 - np.arange(200))

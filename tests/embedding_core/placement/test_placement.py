@@ -43,6 +43,12 @@ def test_lookups_inside_called_functions_are_found(table):
     assert [lookup.table for lookup in found.lookups] == ["items", "items"]
 
 
+def test_sums_of_rows_are_lookups(table):
+    total = tf.function(lambda ids: tf.sparse.segment_sum(tf.convert_to_tensor(table), ids, [0, 0], num_segments=2))
+    found = placement_of(total, IDS, tables={"items": table})
+    assert [lookup.table for lookup in found.lookups] == ["items"]
+
+
 def test_value_of_a_table_is_copied_to_another_device(table):
     def look_up(ids):
         with tf.device("/CPU:2"):

@@ -74,6 +74,21 @@ def test_progress_of_the_encoding_counts_the_rows_of_each_split(tmp_path):
     assert {split: (rows, done) for split, rows, done in said} == {split: (rows, rows) for split, rows in sizes.items()}
 
 
+def test_one_encoded_file_is_open_at_a_time(tmp_path):
+    job = job_of_lists(tmp_path, epochs=2)
+    names = [shutil.copy(job.train_files[0], tmp_path / f"copy-{number}.gz") for number in range(9)]
+    (tmp_path / "encoded").mkdir()
+    folder, opened = RowsFolder(str(tmp_path / "encoded"), False), []
+
+    def encoding(*_):
+        links = (os.path.join("/proc/self/fd", number) for number in os.listdir("/proc/self/fd"))
+        opened.append(sum(os.path.realpath(link).startswith(folder.path) for link in links))
+
+    job = dataclasses.replace(job, train_files=list(map(str, names)))
+    JobData(job, choose_placement(job.training), folder, encoding)
+    assert max(opened) == 1
+
+
 def test_split_of_empty_rows_is_encoded(tmp_path):
     bare = write_rows(tmp_path / "bare.gz", [{"number": 0.5, "label": number % 2} for number in range(9)], "GZIP")
     job = dataclasses.replace(job_of_lists(tmp_path, epochs=2), train_files=[bare])
@@ -112,7 +127,7 @@ def test_messages_have_no_internals_of_tensorflow(tmp_path):
     two = example({"word": [b"w1", b"w2"], "number": 0.5, "label": 1})
     bad = write_rows(tmp_path / "bad.gz", [*rows_of_lists(5, 1), two], "GZIP")
     job = dataclasses.replace(job_of_lists(tmp_path, epochs=2), train_files=[bad])
-    with pytest.raises(DataError, match=r"^column word has several values in a row: set `multivalent`") as caught:
+    with pytest.raises(DataError, match=r"^column word has several values in a row: set `multivalent: true`") as caught:
         train(job, str(tmp_path / "run"))
     assert "{{" not in str(caught.value)
     assert "[Op:" not in str(caught.value)

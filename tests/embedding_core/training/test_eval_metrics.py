@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from embedding_core.model_inputs import prediction_of
 from embedding_core.tasks import Task
-from embedding_core.training.eval_metrics import task_figures
+from embedding_core.training.eval_metrics import auc, task_figures
 
 ROWS = st.lists(st.tuples(st.integers(0, 1), st.integers(-3, 3), st.floats(0.1, 5)), min_size=2, max_size=30).filter(
     lambda rows: len({row[0] for row in rows}) == 2
@@ -51,6 +51,12 @@ def test_losses_of_numbers_equal_those_of_sklearn(rows):
     least = np.average(label - np.where(label > 0, label * np.log(np.where(label > 0, label, 1)), 0), weights=weight)
     deviance = sklearn.metrics.mean_poisson_deviance(label, np.exp(output), sample_weight=weight)
     np.testing.assert_allclose(2 * (count.loss - least), deviance, atol=1e-9)
+
+
+@pytest.mark.parametrize(("weight", "area"), [(1.0, math.nan), (0.0, 1.0)])
+def test_score_that_is_nan_has_no_area(weight, area):
+    label, score = np.array([0.0, 1.0, 1.0]), np.array([0.1, 0.9, math.nan])
+    np.testing.assert_equal(auc(label, score, np.array([1.0, 1.0, weight])), area)
 
 
 @pytest.mark.parametrize(("error", "loss"), [(0.0, 0.0), (1.0, 0.5), (-2.0, 2.0), (5.0, 8.0)])

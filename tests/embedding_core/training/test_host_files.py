@@ -36,7 +36,8 @@ def test_hosts_read_own_files_and_each_row_once_in_an_epoch(tmp_path, sizes, cor
     firsts = np.cumsum([0, *sizes])
     own = [[n for k in range(host, len(sizes), 2) for n in range(firsts[k] + 1, firsts[k + 1] + 1)] for host in (0, 1)]
     assert data.steps_per_epoch == max(-(-len(files) // 4) for files in own)
-    hosts, said = rows_by_host(data.eval(), strategy, data.steps_per_epoch)
+    assert data.eval_steps == data.steps_per_epoch
+    hosts, said = rows_by_host(data.eval(), strategy, data.eval_steps)
     assert [sorted(files) for files in hosts] == own
     assert sum(said) == sum(sizes)
     hosts, said = rows_by_host(data.train(0), strategy, 2 * data.steps_per_epoch)

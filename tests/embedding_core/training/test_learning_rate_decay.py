@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from embedding_core.optimizers import DEFAULT_OPTIMIZER, SGD
+from embedding_core.errors import ConfigError
+from embedding_core.optimizers import DEFAULT_OPTIMIZER, FTRL, SGD
 from embedding_core.training import TrainingConfig
 from embedding_core.training.step import LinearDecay, config_with_decay, dense_optimizer
 from tests.support.tables import config_of
@@ -21,6 +22,15 @@ def test_rates_reach_zero_and_equal_ones_are_one_callable():
         falling.append(float(rate()))
     assert falling == [0.5, 0.25, 0.0]
     assert made.table("other").optimizer.learning_rate is made.table("third").optimizer.learning_rate
+
+
+def test_rate_that_scales_rows_may_not_fall():
+    falling = LinearDecay(tf.Variable(0, dtype=tf.int64), 10)
+    config_with_decay(config_of(own={"optimizer": FTRL(multiply_linear_by_learning_rate=True)}), falling)
+    with pytest.raises(ConfigError, match="`optimizer` of table 'own' is 'ftrl', and `decay`"):
+        config_with_decay(config_of(own={"optimizer": FTRL()}), falling)
+    with pytest.raises(ConfigError, match="`dense_optimizer` is 'ftrl', and `decay`"):
+        dense_optimizer(TrainingConfig(epochs=1, dense_optimizer="ftrl"), falling)
 
 
 @pytest.mark.parametrize("name", ["adagrad", "adam", "adamw", "ftrl", "nadam", "rmsprop", "sgd"])

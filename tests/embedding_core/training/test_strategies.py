@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from embedding_core.config import InitializerConfig
-from embedding_core.errors import ConfigError
+from embedding_core.errors import ConfigError, TrainingError
 from embedding_core.optimizers import SGD, Adagrad, AdagradMomentum
 from embedding_core.training import EarlyStopping, TrainingConfig, loop, train
 from embedding_core.training.device_choice import choose_placement
@@ -77,6 +77,16 @@ def test_each_row_of_an_epoch_has_the_same_weight(tmp_path, strategy, topology, 
     moved = tables["words"].numpy()[:rows, 0]
     # The gradient of a logit of 0 is half a label's distance to 0.5, and the logit is twice the first column.
     np.testing.assert_allclose(moved, [(-1, 1)[number % 2] * 1e-3 / min(rows, 4) for number in range(rows)], rtol=1e-4)
+
+
+def test_cores_without_an_engine_do_not_save_a_nan(tmp_path):
+    def plant(variables):
+        variables["words"][3, 1].assign(np.nan)
+
+    data = [row("w1", 0.5, label) for label in (0, 1)] * 30
+    job = job_in(tmp_path, data, epochs=1, strategy="simulated_tpu", topology="v5e-4")
+    with pytest.raises(TrainingError, match="'words': 1 rows"):
+        train(dataclasses.replace(job, warm_start=plant), str(tmp_path / "run"))
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,14 @@ def test_a_missing_file_is_named(tmp_path, suffix):
         load_vocabulary(tmp_path, "user")
 
 
+def test_file_that_cannot_be_read_is_named(tmp_path):
+    save_vocabulary(vocabulary({b"a": 5}), tmp_path)
+    (tmp_path / "user.txt").unlink()
+    (tmp_path / "user.txt").mkdir()
+    with pytest.raises(VocabularyError, match=r"'user\.txt' in .* cannot be read"):
+        load_vocabulary(tmp_path, "user")
+
+
 def test_files_of_another_vocabulary_are_refused(tmp_path):
     save_vocabulary(vocabulary({b"a": 5}), tmp_path)
     for suffix in (".txt", ".counts.npy", ".json"):
