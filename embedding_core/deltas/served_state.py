@@ -114,7 +114,7 @@ def _at(variable: tf.Variable, places: tf.Tensor) -> tf.Tensor:
 LAYOUT = "assets.extra/deltas.json"
 """The file of a version that says where its tables are, and which export it is; it does not hold the secret."""
 Array: TypeAlias = npt.NDArray[Any]
-_FORMAT = 2  # of this file, and of the content of deltas (`delta_bytes`)
+_FORMAT = 2  # of this file, and of the content of deltas (`content.write_content`)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -227,7 +227,7 @@ def export_model(
       top_k: how many candidates `top_k` and `top_k_filtered` return, and how they are searched; None for the best
         100, by exact search.
       rows_dtype: type of the served rows, or types by table, the others being float32. "float16" halves a table, whose
-        values are rounded to 11 significant bits; "int8" stores a row of n values in n + 8 bytes (`row_formats`).
+        values are rounded to 11 significant bits; "int8" stores a row of n values in n + 8 bytes.
       form: what the model has besides; None for `ExportForm()`, which adds nothing.
 
     Returns:
