@@ -306,7 +306,7 @@ def lost_servers(folder: str | None) -> Iterator[None]:
 
 
 class ServerData(JobData):
-    """The batches of a job as blocks of rows, see `step_blocks`; the attributes are those of `JobData`.
+    """The batches of a job as blocks of rows, see `BlockPlan`; the attributes are those of `JobData`.
 
     A step has rows of one file, so the last step of each file may be short.
     """

@@ -210,7 +210,7 @@ def export_model(
     """Write a SavedModel that looks up on CPU and loads with TensorFlow alone.
 
     It holds the tables without slots, the vocabularies as assets, the dense part and its transform, and computes with
-    the functions that training uses (modules `tokens`, `ids` and `lookup`).
+    the functions that training uses.
 
     Args:
       destination: folder to write; it must be absent or empty.

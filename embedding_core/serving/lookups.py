@@ -106,7 +106,7 @@ class Rows:
     """The location of a table's rows in a block.
 
     Attributes:
-      block: variable `[all rows, width]`, in a type of `row_formats`.
+      block: variable `[all rows, width]`, of type `RowsDtype`.
       name: name of the block.
       start: position of the table's first row in the block.
       count: number of rows of the table.

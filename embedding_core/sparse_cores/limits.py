@@ -25,7 +25,7 @@ from embedding_core.errors import ConfigError, DataError
 from embedding_core.schema import Json
 from embedding_core.sparse_cores.layout import Slice, Stack, StackedTable, padded
 
-_ALIGNED = 8  # ids: a partition begins at a multiple of this in the buffer
+ALIGNED = 8  # ids: a partition begins at a multiple of this in the buffer
 _BYTES_PER_ID = 12  # id and sample as int32, gain as float32
 _FEWEST = 30  # batches that a bound is estimated from
 
@@ -88,7 +88,7 @@ def count_batch(
     ids = _by_partition(core, row, shards)
     distinct = np.unique(core * (stack.rows_per_shard * shards) + row)
     unique = _by_partition(distinct // (stack.rows_per_shard * shards), distinct, shards)
-    return StackCount(ids, unique, (-(-ids // _ALIGNED) * _ALIGNED).sum(axis=1))
+    return StackCount(ids, unique, (-(-ids // ALIGNED) * ALIGNED).sum(axis=1))
 
 
 def _by_partition(core: _Counts, row: _Counts, shards: int) -> _Counts:
@@ -249,7 +249,7 @@ class LimitCounter:
     def _limits(self, stack: Stack, ids: int, unique: int, buffer: int) -> Limits:
         names = {table.name for table in stack.tables}
         lengths = [max(1, feature.max_sequence_length) for feature in self._config.features if feature.table in names]
-        per_core, cores = padded(max(1, int(buffer)), _ALIGNED), self._slice.per_chip
+        per_core, cores = padded(max(1, int(buffer)), ALIGNED), self._slice.per_chip
         return Limits(
             stack=stack.name,
             tables=tuple(table.name for table in stack.tables),
