@@ -194,7 +194,10 @@ def kind_of_optimizer(optimizer: Optimizer) -> OptimizerKind:
     for kind in OPTIMIZERS:
         if type(optimizer) is kind.ours:
             return kind
-    raise ConfigError(f"{optimizer!r} has no namesake under tf.tpu.experimental.embedding.")
+    known = ", ".join(kind.ours.__name__ for kind in OPTIMIZERS)
+    raise ConfigError(
+        f"the optimizer is {optimizer!r}: it must have a namesake under tf.tpu.experimental.embedding; use {known}."
+    )
 
 
 def config_to_tensorflow(config: EmbeddingConfig) -> dict[str, Any]:

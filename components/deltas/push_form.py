@@ -75,12 +75,9 @@ def plan_delta(destination: str, exported: str, settings: Deltas) -> PlannedDelt
 
 def _link(number: int, served: ServedState, new: ServedState, max_share: float) -> Link:
     delta = Delta.between(served, new)
+    _require_small(delta.changed_bytes, new.size, max_share)  # before it is serialized, which may not be possible
     content, base, digest = delta.to_bytes(served.layout), served.digest(), new.layout.digest
-    if len(content) > max_share * new.size:
-        raise DeltaError(
-            f"the delta has {len(content)} bytes, {len(content) / new.size:.3g} of the model's {new.size}; "
-            f"`push.deltas.max_share` is {max_share:g}; raise it if servers are to take such a delta."
-        )
+    _require_small(len(content), new.size, max_share)
     facts = {"bytes": len(content), "changed_bytes": delta.changed_bytes, "changes": delta.counts()}
     key = served.layout.checksum_key
     return Link(
@@ -91,6 +88,14 @@ def _link(number: int, served: ServedState, new: ServedState, max_share: float) 
         content=content,
         facts=facts,
     )
+
+
+def _require_small(size: int, whole: int, max_share: float) -> None:
+    if size > max_share * whole:
+        raise DeltaError(
+            f"the delta has {size} bytes, {size / whole:.3g} of the model's {whole}; "
+            f"`push.deltas.max_share` is {max_share:g}; raise it if servers are to take such a delta."
+        )
 
 
 def prove_delta(

@@ -110,7 +110,7 @@ def limits_of_training(
     )
     base = given.get(keys.BASE_TABLE_CONFIGS)
     previous = None if base is None else read_sparse_core_limits(base)
-    return sparse_core_limits(job, topology, previous=previous["stacks"] if previous else None)
+    return sparse_core_limits(job, topology, previous=previous)
 
 
 def _summary(limits: Json) -> Json:

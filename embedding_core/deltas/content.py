@@ -41,6 +41,8 @@ BITS = 35
 """How many bits a number may have: 5 groups."""
 COUNTS = 3
 """How many counts there are for each table."""
+LARGEST = 2**31 - 2**10
+"""How many bytes the strings may have: protobuf writes messages of less than 2 GiB."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,17 +71,24 @@ def write_content(tables: Sequence[TableContent], dense: Sequence[int], weights:
       tables: what changed in each table, in the order of the layout.
       dense: the numbers of the dense variables that changed, ascending.
       weights: the bytes of each of them.
+
+    Raises:
+      DeltaError: there are too many bytes for one message.
     """
     counts = [count for table in tables for count in (len(table.rows), len(table.came), len(table.went))]
     lists = [numbers for table in tables for numbers in (table.rows, table.came_rows)]
     numbers = np.concatenate([[*counts, len(dense)], *map(_gaps, [*lists, np.array(dense, np.int64)])])
+    texts = {
+        NUMBERS: varints(numbers.astype(np.uint64))[0].tobytes(),
+        VALUES: b"".join(table.values for table in tables),
+        TOKENS: b"".join(token + b"\n" for table in tables for token in (*table.came, *table.went)),
+        DENSE: b"".join(weights),
+    }
+    size = sum(map(len, texts.values()))
+    if size > LARGEST:
+        raise DeltaError(f"the delta has {size} bytes: a message may have {LARGEST}.")
     example = tf.train.Example()
-    for name, text in (
-        (NUMBERS, varints(numbers.astype(np.uint64))[0].tobytes()),
-        (VALUES, b"".join(table.values for table in tables)),
-        (TOKENS, b"".join(token + b"\n" for table in tables for token in (*table.came, *table.went))),
-        (DENSE, b"".join(weights)),
-    ):
+    for name, text in texts.items():
         if text:
             example.features.feature[name].bytes_list.value.append(text)
     content: bytes = example.SerializeToString(deterministic=True)

@@ -281,15 +281,18 @@ class DeltaState(tf.Module):
         outputs = signature.structured_outputs
 
         def attempt(named: Mapping[str, tf.Tensor]) -> Callable[..., list[tf.Tensor]]:
-            def once(*_: tf.Tensor) -> list[tf.Tensor]:
+            def answer() -> list[tf.Tensor]:
+                found = signature(**named)
+                return [self.digest.read_value(), *(found[name] for name in outputs)]
+
+            def once(_: tf.Tensor, *last: tf.Tensor) -> list[tf.Tensor]:
                 before = self.sequence.read_value()
-                with tf.control_dependencies([before]):
-                    digest = self.digest.read_value()
-                    found = signature(**named)
-                with tf.control_dependencies([digest, *found.values()]):
+                even = tf.equal(before % 2, 0)
+                with tf.control_dependencies([before]):  # an answer that would be lost must not count its invalid ids
+                    found = tf.cond(even, answer, lambda: [tf.identity(value) for value in last])
+                with tf.control_dependencies(found):
                     after = self.sequence.read_value()
-                seen = tf.equal(before, after) & tf.equal(before % 2, 0)
-                return [seen, digest, *(found[name] for name in outputs)]
+                return [tf.equal(before, after) & even, *found]
 
             return once
 

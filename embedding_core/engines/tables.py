@@ -273,6 +273,7 @@ def _on_device(table: TableSpec, seed: int, hosts: int) -> tf.Variable:
 
 # Evaluates the learning rates of a step (constants, callables and Keras schedules), each once.
 
+VALUE = "VARIABLE_VALUE"  # TensorFlow's name for the value of a variable in a checkpoint
 ITERATIONS = "learning_rate/iterations"  # checkpoint key of the counter of steps, which schedules follow
 
 

@@ -96,7 +96,7 @@ class TPUEmbedding(TableLayer, tf_keras.layers.Layer):
         training loop that asks for variables does not get them.
 
         Raises:
-          EngineError (RuntimeError): the tables are in a real TPU's memory, which Keras cannot copy.
+          EngineError (RuntimeError): the tables are in a real TPU's memory or on parameter servers.
         """
         weights: list[tf.Variable] = super().non_trainable_weights
         engine = self._state.engine
@@ -105,8 +105,9 @@ class TPUEmbedding(TableLayer, tf_keras.layers.Layer):
         engine_variables = list(saved_variables(engine).values())
         if self.built and not engine_variables:
             raise EngineError(
-                f"The tables of layer {self.name!r} are in a TPU's memory: get_weights, set_weights, EarlyStopping "
-                "with restore_best_weights and .h5 files cannot copy them. Save and restore with tf.train.Checkpoint."
+                f"The tables of layer {self.name!r} are in a TPU's memory or on parameter servers: get_weights, "
+                "set_weights, EarlyStopping with restore_best_weights and .h5 files cannot copy them. Save and restore "
+                "with tf.train.Checkpoint."
             )
         return [*weights, *engine_variables]
 

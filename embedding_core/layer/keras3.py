@@ -152,8 +152,8 @@ class TPUEmbedding(TableLayer, keras.layers.Layer):
         engine = self._state.engine
         if not engine.trains_itself and not isinstance(engine, TrainableTables):
             raise ConfigError(
-                "`embedding_feature` is UNSUPPORTED: whole tables on every core of a TPU are for tf_keras; use "
-                "`embedding_core.layer.TPUEmbedding`."
+                "the TPU has no embedding engine, or `embedding_feature` is UNSUPPORTED: whole tables on every core of "
+                "a TPU are for tf_keras; use `embedding_core.layer.TPUEmbedding`."
             )
 
     def _new_tables(self, model: Model, seed: int) -> Engine:
@@ -218,7 +218,7 @@ class TPUEmbedding(TableLayer, keras.layers.Layer):
         """The layer's weights, and the tables and slots that it trains itself: get_weights and EarlyStopping copy them.
 
         Raises:
-          EngineError (RuntimeError): they are to be copied and are in a real TPU's memory, which Keras cannot copy.
+          EngineError (RuntimeError): they are to be copied and are in a real TPU's memory or on parameter servers.
         """
         weights: list[Any] = super().weights
         engine = self._state.engine
@@ -227,8 +227,9 @@ class TPUEmbedding(TableLayer, keras.layers.Layer):
         variables = saved_variables(engine)
         if not variables and any(frame.f_code in _LISTS for frame in frames()):  # training asks for `weights` too
             raise EngineError(
-                f"The tables of layer {self.name!r} are in a TPU's memory: get_weights, set_weights and EarlyStopping "
-                "with restore_best_weights cannot copy them. Save and restore with tf.train.Checkpoint."
+                f"The tables of layer {self.name!r} are in a TPU's memory or on parameter servers: get_weights, "
+                "set_weights and EarlyStopping with restore_best_weights cannot copy them. Save and restore with "
+                "tf.train.Checkpoint."
             )
         for key, variable in variables.items():
             variable.path = f"{self.name}/{key}"  # Keras' callbacks name weights by it

@@ -31,7 +31,7 @@ def write_tables(engine: Engine, store: Store, layer: str) -> None:
     if not variables:
         raise EngineError(
             f"Layer {layer!r} has no tables that Keras could write: it is not built yet, or they are in a TPU's "
-            "memory. Call or build it before, or save with tf.train.Checkpoint."
+            "memory or on parameter servers. Call or build it before, or save with tf.train.Checkpoint."
         )
     for key, variable in variables.items():
         store[_stored(key)] = variable.numpy()
@@ -80,10 +80,10 @@ def refuse_other_keys(layer: str, expected: Collection[str], given: Collection[s
 
 
 def saved_variables(engine: Engine) -> dict[str, tf.Variable]:
-    """Return tables, slots and the step counter of schedules, by checkpoint key."""
+    """Return tables, slots and the step counter of schedules, by checkpoint key; nothing if tables are out of reach."""
     variables = dict(engine.table_variables)
     count = getattr(engine.tables, ITERATIONS, None)
-    return variables if count is None else {**variables, ITERATIONS: count}
+    return variables if not variables or count is None else {**variables, ITERATIONS: count}
 
 
 def _stored(key: str) -> str:

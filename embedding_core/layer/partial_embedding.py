@@ -157,9 +157,10 @@ def _refuse_ignored(name: str, feature: AnyFeature, size_threshold: int | None) 
     elif feature.output_shape is not None and feature.output_shape.rank is not None:
         reason = "an output_shape, which the small table's Keras layer would ignore"
     if reason:
+        rows = feature.table.vocabulary_size
         raise ConfigError(
-            f"Feature {name!r} of PartialTPUEmbedding has {reason}: its table has {feature.table.vocabulary_size} "
-            f"rows, at most `size_threshold` = {size_threshold}; lower the threshold, or remove it."
+            f"Feature {name!r} of PartialTPUEmbedding has {reason}: its table has {rows} rows, and `size_threshold` is "
+            f"{size_threshold}; give a threshold below {rows}."
         )
 
 

@@ -137,7 +137,9 @@ class TableLayer:
             `table_update` or `batch_size`.
         """
         of_engines = {name: arguments.pop(name, None) for name in _of_rooms()}
-        of_engines = {name: value and _of_rooms()[name].of(value) for name, value in of_engines.items()}
+        of_engines = {
+            name: None if value is None else _of_rooms()[name].of(value) for name, value in of_engines.items()
+        }
         for name in arguments:
             room = room_of(name)
             if room is not None:
@@ -319,7 +321,7 @@ class TableLayer:
 
         Raises:
           DataError (ValueError): the table is not of this layer, or `embedding_table` has another shape.
-          EngineError (RuntimeError): the tables are in a real TPU's memory, or not built yet.
+          EngineError (RuntimeError): the tables are in a real TPU's memory, on parameter servers, or not built yet.
         """
         names = [spec.name for spec in self._model.tables if spec.key is table]
         if not names:
@@ -335,12 +337,12 @@ class TableLayer:
         if not engine.trains_itself:
             return engine.tables_by_config()[table]
         if not engine.on_tpu:
-            engine.build(None, None)
+            engine.build()
         variable = engine.table_variables.get(name)
         if variable is None:
             raise EngineError(
-                f"Table {name!r} cannot be written: it is in a TPU's memory, or the layer is not built. Build the "
-                "layer, or restore a checkpoint that holds the rows."
+                f"Table {name!r} cannot be written: it is in a TPU's memory or on parameter servers, or the layer is "
+                "not built. Build the layer, or restore a checkpoint that holds the rows."
             )
         return variable
 

@@ -175,29 +175,34 @@ def _require_finite_tables(tables: Mapping[str, TableRows], dtypes: Mapping[str,
             f"as {dtypes[name]}, {rows.number} of table {name!r} (the first is row {rows.first})"
             for name, rows in bad.items()
         ]
+        remedy = "lower the learning rate or clip gradients, and train again"
+        if all(rows.finite for rows in bad.values()):
+            remedy = "serve each such table as float32, in which it is finite"
         raise NonfiniteError(
-            f"rows that hold NaN or infinity: {', '.join(counted)}; such a model is not exported: lower "
-            "the learning rate or clip gradients, and train again.",
+            f"rows that hold NaN or infinity: {', '.join(counted)}; such a model is not exported: {remedy}.",
             {name: rows.number for name, rows in bad.items()},
         )
 
 
 class _Bad(NamedTuple):
-    """The number of rows that hold NaN or infinity, and the first of them; -1 if there are none."""
+    """The number of rows that hold NaN or infinity, the first of them, and whether all are finite as float32."""
 
-    number: int
-    first: int
+    number: int = 0
+    first: int = -1
+    finite: bool = True
 
 
 def _not_finite(table: TableRows, dtype: RowsDtype) -> _Bad:
     """Count the rows that hold NaN or infinity, in small slices."""
-    total, begin = _Bad(0, -1), 0
+    total, begin = _Bad(), 0
     for part in _parts(table):
         for rows in _slices(part, _SLICE):
-            bad = np.flatnonzero(~np.isfinite(rounded(np.asarray(rows), dtype)).all(axis=1))
+            given = np.asarray(rows)
+            bad = np.flatnonzero(~np.isfinite(rounded(given, dtype)).all(axis=1))
             if len(bad):
                 first = total.first if total.number else begin + int(bad[0])
-                total = _Bad(total.number + len(bad), first)
+                finite = total.finite and bool(np.isfinite(given[bad]).all())
+                total = _Bad(total.number + len(bad), first, finite)
             begin += len(rows)
     return total
 

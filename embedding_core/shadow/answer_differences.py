@@ -73,7 +73,7 @@ def _are_scores(answer: Mapping[str, Array], name: str, ranking: str) -> bool:
 
 
 def _by_row(values: Array) -> Array:
-    return values.reshape(len(values), -1)
+    return values.reshape(len(values), math.prod(values.shape[1:]))  # -1 would refuse an answer without rows
 
 
 def _number_change(old: Array, new: Array) -> Change:
@@ -102,7 +102,8 @@ def _ranking_change(old: Array, new: Array, other_k: bool) -> Change:
 
 
 def _score_change(old: Array, new: Array, old_scores: Array, new_scores: Array) -> Change:
-    difference, lost = np.zeros(len(old)), np.zeros(len(old), bool)
+    difference = np.zeros(len(old))
+    lost = np.isnan(new_scores).any(axis=1) & ~np.isnan(old_scores).any(axis=1)  # padding has -inf, and no token
     for row in range(len(old)):
         before, after = _scores(old[row], old_scores[row]), _scores(new[row], new_scores[row])
         both = [token for token in before if token in after]
@@ -110,7 +111,8 @@ def _score_change(old: Array, new: Array, old_scores: Array, new_scores: Array) 
             np.array([[before[token] for token in both]]), np.array([[after[token] for token in both]])
         )
         broken = [score for token, score in after.items() if token not in before and not np.isfinite(score)]
-        difference[row], lost[row] = change.difference[0], change.not_finite[0] or bool(broken)
+        difference[row] = change.difference[0]
+        lost[row] |= change.not_finite[0] or bool(broken)
     return Change(difference, lost)
 
 

@@ -70,7 +70,7 @@ class Visibility:
 class RequestRows:
     """The rows of a request.
 
-    A request with the input `examples` has the columns of its tf.Examples, any other one column for each input.
+    A request of serialized tf.Examples has their columns, any other one column for each input.
 
     Attributes:
       count: number of rows; None if the inputs do not have the same first dimension.
@@ -83,12 +83,12 @@ class RequestRows:
 
     def columns(self, row: int) -> dict[str, list[Value]]:
         """Return the values of a row by column; those that mean "missing" are left out."""
-        if _EXAMPLES in self._inputs:
-            return _columns_of(self._inputs[_EXAMPLES][row])
-        return {
-            name: [item for item in np.ravel(value[row]).tolist() if not _is_missing(item)]
-            for name, value in self._inputs.items()
-        }
+        inputs = {name: value[row] for name, value in self._inputs.items()}
+        if inputs.keys() == {_EXAMPLES} and isinstance(inputs[_EXAMPLES], bytes):
+            columns = _columns_of(inputs[_EXAMPLES])
+        else:
+            columns = {name: np.ravel(value).tolist() for name, value in inputs.items()}
+        return {name: [item for item in values if not _is_missing(item)] for name, values in columns.items()}
 
     def input_of(self, row: int) -> dict[str, bytes]:
         """Return the request of one row: serialized TensorProto by input name."""

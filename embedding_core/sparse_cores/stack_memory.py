@@ -14,6 +14,7 @@ from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
 from embedding_core.engines.table_updates import EarlierRows, optimizer_of, train_table
 from embedding_core.engines.tables import (
     PARAMETERS,
+    VALUE,
     ShardInfo,
     Trackable,
     Variables,
@@ -31,8 +32,6 @@ from embedding_core.structures import Nested
 from embedding_core.translate import Model, TableSpec
 
 # Creates the variables that emulate the memory of SparseCores: stacks of tables, and views of tables in them.
-
-_VALUE = "VARIABLE_VALUE"  # TensorFlow's name for the value of a variable in a checkpoint
 
 
 class Place(NamedTuple):
@@ -105,10 +104,10 @@ class TableView(Trackable):
         return stacked.scatter_update(tf.IndexedSlices(tf.concat([sparse_delta.values, padding], 1), places))
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
-        return {_VALUE: self.read_value()}
+        return {VALUE: self.read_value()}
 
     def _restore_from_tensors(self, restored: dict[str, tf.Tensor]) -> tf.Operation:
-        return self.assign(restored[_VALUE])
+        return self.assign(restored[VALUE])
 
     def _copy_trackable_to_cpu(self, object_map: Any) -> None:
         if self not in object_map:

@@ -14,6 +14,7 @@ from components.deltas import push_form
 from components.deltas.keys import Deltas
 from components.deltas.updates import numbers_of, publish_delta, read_chain
 from components.pusher.publish import publish
+from embedding_core.deltas.content import Delta
 from embedding_core.deltas.protocol import MODEL_DIGEST, DeltaError
 from embedding_core.deltas.served_state import Layout, LoadedVersion
 from embedding_core.errors import ParityError
@@ -65,8 +66,9 @@ def test_deltas_are_proven_and_written_in_order(exports, served):
     ("settings", "reason"),
     [({"full_every": 1}, "`push.deltas.full_every` is 1"), ({"max_share": 0.01}, "`push.deltas.max_share` is 0.01")],
 )
-def test_whole_version_is_pushed_if_deltas_are_many_or_large(exports, served, settings, reason):
+def test_whole_version_is_pushed_if_deltas_are_many_or_large(exports, served, settings, reason, monkeypatch):
     add_delta(served, exports, 1)
+    monkeypatch.delattr(Delta, "to_bytes")  # a large delta is refused before it is serialized
     with pytest.raises(DeltaError, match=reason):
         push(served, exports, 2, SETTINGS.replace(**settings))
     assert numbers_of(served, 1) == [1]

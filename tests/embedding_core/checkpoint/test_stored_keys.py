@@ -1,15 +1,17 @@
+from typing import get_args
+
 import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
 
 from embedding_core.checkpoint import BundleReader, retrieve
-from embedding_core.checkpoint.stored_keys import others_at, training_key
+from embedding_core.checkpoint.stored_keys import _KERAS_NAMES, others_at, training_key
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine, TPUEmbedding, simulated_tpu
 from embedding_core.errors import CheckpointError
 from embedding_core.layer import TPUEmbedding as TPUEmbeddingLayer
-from embedding_core.optimizers import FTRL, SGD, Adagrad, Adam, Optimizer
+from embedding_core.optimizers import FTRL, SGD, Adagrad, Adam, Optimizer, _KnownOptimizer
 
 KERAS = [(Adagrad(), "Adagrad"), (Adam(), "Adam"), (FTRL(), "Ftrl"), (SGD(), "SGD")]
 
@@ -111,3 +113,7 @@ def test_tables_of_the_keras_layer_are_found(tmp_path, mode):
     np.testing.assert_array_equal(found["item"], next(iter(layer.embedding_tables.values())).numpy())
     trained = (found["item/accumulators"] != 0.1).any(axis=1)
     np.testing.assert_array_equal(np.flatnonzero(trained), [1, 2, 3])
+
+
+def test_every_slot_has_a_name_in_keras():
+    assert {slot.name for kind in get_args(_KnownOptimizer) for slot in kind().slots} <= set(_KERAS_NAMES)

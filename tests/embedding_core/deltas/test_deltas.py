@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from embedding_core.deltas import content as contents
+from embedding_core.deltas import graph
 from embedding_core.deltas.content import (
     DENSE,
     NUMBERS,
@@ -186,6 +188,12 @@ def test_content_is_little_more_than_what_changed(exports):
     assert len(delta.to_bytes(read_state(exports.folders[0]).layout)) < 1.3 * delta.changed_bytes
 
 
+def test_delta_too_large_for_one_message_is_refused(monkeypatch):
+    monkeypatch.setattr(contents, "LARGEST", 40)
+    with pytest.raises(DeltaError, match="the delta has 47 bytes: a message may have 40"):
+        content_of()
+
+
 def test_far_rows_and_many_tokens_are_written_and_read():
     draw = np.random.default_rng(3)
     rows = np.sort(draw.choice(2**31 - 1, 500, replace=False))
@@ -222,6 +230,18 @@ def test_half_written_delta_fails_requests_until_applied_again(exports):
     answer = loaded.signatures["serving_default"](examples=tf.constant(rows))
     with LoadedVersion(folders[1]) as whole:
         assert answer["logit"].numpy().tobytes() == whole.answer("serving_default", rows)["logit"].tobytes()
+
+
+def test_request_that_waits_for_a_delta_computes_nothing(monkeypatch):
+    monkeypatch.setattr(graph, "_PATIENCE", 0.1)
+    state, computed = graph.DeltaState(None), tf.Variable(0)
+    compute = tf.function(lambda x: {"y": x + tf.cast(computed.assign_add(1), tf.float32)})
+    guarded = state.guarded(compute.get_concrete_function(tf.TensorSpec([None], name="x")))
+    state.sequence.assign(1)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="apply it again"):
+        guarded(x=tf.zeros(2))
+    state.sequence.assign(2)
+    assert guarded(x=tf.zeros(2))["y"].numpy().tolist() == [1, 1]
 
 
 def test_export_without_deltas_lacks_signature_and_variables(tmp_path, exports):

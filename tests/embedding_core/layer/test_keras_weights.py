@@ -123,10 +123,13 @@ def test_step_of_a_schedule_is_a_weight():
     assert state_of(other) == state_of(model)
 
 
-def test_tables_on_a_real_tpu_cannot_be_copied(monkeypatch):
-    model = filled_model()
+@pytest.mark.parametrize("rate", [0.1, tf_keras.optimizers.schedules.PiecewiseConstantDecay([0], [0.5, 0.0])])
+def test_tables_out_of_reach_cannot_be_copied(monkeypatch, tmp_path, rate):
+    """Those in a real TPU's memory, or on parameter servers."""
+    model = filled_model(optimizer=tpu.SGD(rate))
     monkeypatch.setattr(type(model.layers[1]._state.engine), "table_variables", {})
-    for copying in (model.get_weights, lambda: model.set_weights([])):
+    saving = (lambda: model.save_weights(tmp_path / "m.weights.h5"), lambda: model.save_weights(tmp_path / "m.h5"))
+    for copying in (model.get_weights, lambda: model.set_weights([]), *saving):
         with pytest.raises(EngineError, match=r"tf\.train\.Checkpoint"):
             copying()
 

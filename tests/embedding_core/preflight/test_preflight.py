@@ -10,7 +10,7 @@ from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import FTRL, SGD, Adagrad, AdagradMomentum, Adam
 from embedding_core.planning.topology import named_topology
-from embedding_core.preflight import PipelineStep, Step, preflight
+from embedding_core.preflight import PipelineStep, Step, preflight, preflight_run
 from embedding_core.preflight.trace import no_engine_yet, strategy_of_topology
 from embedding_core.training_config import TrainingConfig
 
@@ -125,6 +125,14 @@ def test_hyperparameters_that_the_hardware_ignores_are_found():
     assert {"clip_weight_max", "clipvalue"} == {what.split("`")[1] for what in named}
 
 
+def test_factor_that_is_ignored_may_be_multiplied_by_the_rate():
+    decayed = {"weight_decay_factor": 0.1, "multiply_weight_decay_factor_by_learning_rate": True}
+    found = report(with_optimizer(Adagrad(**decayed)), "v5e-8")
+    assert [finding.what.split("`")[1] for finding in found.findings if finding.kind == "hyperparameter"] == [
+        "weight_decay_factor"
+    ] * 2
+
+
 def test_hyperparameters_that_an_engine_plays_are_not_found():
     assert report(with_optimizer(FTRL(clip_weight_max=1.0, clipvalue=2.0))).green
 
@@ -159,6 +167,16 @@ def test_tables_that_nothing_trains_are_found(topology):
     found = report(topology=topology, make_step=looks_up_only)
     assert kinds(found) == ["untrained"]
     assert "'user', 'item'" in found.findings[0].what
+
+
+def test_table_is_not_taken_for_one_that_ends_with_a_number(monkeypatch):
+    monkeypatch.setattr(preflight_run, "_written", lambda traced: {"user_1", "item_1"})
+    config = CONFIG.replace(
+        tables=(*CONFIG.tables, CONFIG.tables[0].replace(name="user_1")),
+        features=(*CONFIG.features, FeatureConfig(name="u1", table="user_1")),
+    )
+    (found,) = preflight_run.untrained_findings(None, config, "V0")
+    assert found.what.startswith("tables 'user', which")
 
 
 def test_every_operation_without_a_kernel_is_named(monkeypatch):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.shadow.answer_differences import Distribution, OutputTally, compare_answers
@@ -67,6 +68,22 @@ def test_score_of_a_new_token_that_is_not_a_number_is_counted():
     old = {"tokens": texts("a,b"), "scores": np.array([[2.0, 1.0]])}
     new = {"tokens": texts("a,x"), "scores": np.array([[2.0, np.nan]])}
     assert compare_answers(old, new)["scores"].not_finite.tolist() == [True]
+
+
+def test_scores_of_padding_are_counted_if_they_become_nan():
+    old = {"tokens": texts("a,", ","), "scores": np.array([[2.0, -INF], [np.nan, np.nan]])}
+    new = {"tokens": texts(",", ","), "scores": np.array([[np.nan, np.nan], [np.nan, np.nan]])}
+    assert compare_answers(old, new)["scores"].not_finite.tolist() == [True, False]
+    assert compare_answers(old, old)["scores"].not_finite.tolist() == [False, False]
+
+
+def test_answers_without_rows_have_no_differences():
+    answer = {"vector": np.zeros([0, 2]), "tokens": np.zeros([0, 3], object), "scores": np.zeros([0, 3])}
+    assert {name: len(change.difference) for name, change in compare_answers(answer, answer).items()} == {
+        "vector": 0,
+        "tokens": 0,
+        "scores": 0,
+    }
 
 
 def test_nan_in_an_answer_of_another_shape_is_counted():
@@ -145,3 +162,20 @@ def test_inputs_of_different_lengths_have_no_rows():
 
 def test_bytes_that_are_not_an_example_have_no_columns():
     assert RequestRows({"examples": np.array([b"\xff\xff"], object)}).columns(0) == {}
+
+
+@pytest.mark.parametrize(
+    ("examples", "columns"),
+    [
+        (np.array([[b"x"]], object), {"examples": [b"x"]}),
+        (np.array([3]), {"examples": [3]}),
+    ],
+)
+def test_examples_of_another_shape_or_dtype_are_one_column(examples, columns):
+    assert RequestRows({"examples": examples}).columns(0) == columns
+
+
+def test_missing_values_of_an_example_are_left_out():
+    example = tf.train.Example()
+    example.features.feature["a"].bytes_list.value.extend([b"", b"x"])
+    assert RequestRows({"examples": np.array([example.SerializeToString()], object)}).columns(0) == {"a": [b"x"]}
