@@ -262,6 +262,8 @@ def test_text_among_numbers_is_hidden_if_a_column_is_private(checked):
     found = checked("features.categorical=[{name: item, private: true}]", csv=csv)
     assert "column 'price': a text (sha256:" in "".join(found.problems)
     assert not [line for line in (*found.lines, *found.problems, *found.warnings) if "person" in line]
+    found = checked("features={categorical: [{name: item, private: true}]}", "columns=[price]", csv=csv)
+    assert "person" not in "".join(found.lines)
 
 
 def test_first_rows_of_files_spread_over_all_are_looked_at(checked, tmp_path):

@@ -118,6 +118,7 @@ def test_missing_sections_are_named(mistakes):
         ("evaluation: {metrics: [AUC, xyz]}", "one of AUC, AUCPrecisionRecall"),
         ("evaluation: {thresholds: {Recall: {min: 0.1}}}", "add it there."),
         ("evaluation: {thresholds: {AUC: {min_improvement: 0}}}", "baseline"),
+        ("evaluation: {baseline: pushed, thresholds: {Calibration: {min_improvement: 0}}}", "nor a lower Calibration"),
         ("evaluation: {thresholds: {AUC: {min_over_popularity: 0}}}", "only metrics at K, such as Recall@10, are"),
         ("evaluation: {thresholds: {Recall@10: {min: 0.1}}}", "`model.name` is 'ranking': leave it out"),
         ("evaluation: {metrics: [AUC, NDCG@20]}", "is 'NDCG@20', which needs a model that retrieves"),
@@ -253,6 +254,11 @@ def test_rankings_of_two_towers_take_bounds_of_their_own(load, mistake, bounds, 
         assert load(text).evaluation.retrieval == {"Recall@10": Threshold(min=0.1, min_over_popularity=over)}
     else:
         assert words in mistake(text)
+
+
+def test_name_of_a_label_is_one_mistake_among_others(mistakes):
+    found = mistakes("data: rows.csv\nfeatures: {categorical: [item]}\nlabels: {käufe: y, b: x}\nseed: true\n")
+    assert ["`labels.käufe`" in found[0], "`seed`" in found[1]] == [True, True]
 
 
 def test_label_needs_column_or_key(mistakes):
