@@ -180,7 +180,7 @@ def _tally_lines(tally: Tally, settings: Settings) -> Iterator[str]:
 
 def _needs_classes(config: PipelineConfig) -> bool:
     """Return whether training refuses rows of one class: it draws no negatives, and it is not the user's own."""
-    return config.training.negatives is None and config.training.softmax is None and config.model.run_fn is None
+    return not config.training.draws_negatives and config.model.run_fn is None
 
 
 def _one_class(tally: Tally, settings: Settings) -> Iterator[str]:
@@ -208,7 +208,7 @@ def _few_eval_rows(config: PipelineConfig, tally: Tally, settings: Settings) -> 
         positives = round(column.total)
         where = f"the eval split with {f'label {name!r}' if len(settings.labels) > 1 else 'the label'}"
         for value, rows in ((0, column.rows - positives), (1, positives)):
-            if rows or value or config.training.negatives is None:  # with drawn negatives, positives alone will do
+            if rows or value or not config.training.draws_negatives:  # with drawn negatives, positives alone will do
                 key = "min_rows_per_class"
                 parts.append((f"{where} {value}", rows, key, rules.min_rows_per_class))
     for part, rows, key, least in parts:

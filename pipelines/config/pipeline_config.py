@@ -249,6 +249,14 @@ class PipelineConfig(Section):
         return {key: value for key, value in values.items() if isinstance(value, Section)}
 
     @property
+    def addresses(self) -> Mapping[str, str]:
+        """The paths and addresses of the sections that are given, by dotted key."""
+        sections = self.sections.items()
+        given = {f"{name}.{key}": getattr(section, key) for name, section in sections for key in section.PATHS}
+        given["push.destination"] = self.push_destination
+        return {key: value for key, value in given.items() if value is not None}
+
+    @property
     def targets(self) -> Mapping[str, Label]:
         """The labels by name; the name of a single one is "label"."""
         return self.labels if self.label is None else {"label": self.label}

@@ -84,7 +84,7 @@ def open_store(metadata_path: str | Path) -> MetadataStore:
     """
     metadata = str(metadata_path)
     if not has_store(metadata):
-        missing = "there is no store of ML Metadata" if is_server(metadata) else "no such file"
+        missing = "there is no store of ML Metadata" if is_server(metadata) else "no such file, or an empty one"
         raise DataError(f"metadata is {metadata!r}: {missing}; run the pipeline first, or name its work_dir.")
     try:
         return ml_metadata.MetadataStore(metadata_connection(metadata, read_only=True))

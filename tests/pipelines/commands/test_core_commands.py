@@ -78,6 +78,12 @@ def test_plan_prints_tables_and_their_memory(file, capsys):
     assert "too large: item" in capsys.readouterr().out
 
 
+def test_plan_of_a_simulated_tpu_has_tables_alone(file, capsys):
+    simulated = "training={strategy: simulated_tpu, topology: 2x2, batch_size: 32}"
+    assert exit_code("plan", file, "--assume", "9", "--set", simulated) == 0
+    assert "core bytes" not in capsys.readouterr().out
+
+
 def test_plan_as_json(file, capsys):
     assert exit_code("plan", file, "--assume", "9", "--json", "--topology", "v2-8") == 0
     found = json.loads(capsys.readouterr().out)

@@ -13,6 +13,7 @@ from embedding_core.errors import ConfigError
 from pipelines.commands import cli, lineage_command
 from pipelines.lineage.ancestors import is_rolled_back, newest_first, pushes_of, record_rollbacks, with_rollbacks
 from pipelines.lineage.graph import newest_artifact, open_store, read_graph, trace
+from tests.support.metadata import put_artifact, sqlite_store
 
 CONFIG = "data: rows.csv\nlabel: label\nfeatures: {categorical: [item]}\n"
 
@@ -102,6 +103,28 @@ def test_what_was_pushed_between_the_two_is_rolled_back(pipeline):
     assert not is_rolled_back(graph, pushes[100].id, serving(pipeline))
 
 
+def test_lineage_starts_where_the_configuration_pushes_to(pipeline, capsys):
+    """The newest version of the first folder has the higher number."""
+    store = sqlite_store(pipeline / "runs/my/metadata.sqlite")
+    push = put_artifact(store, "PushedModel", pipeline / "elsewhere", "my")
+    push.custom_properties["pushed"].int_value = 1
+    push.custom_properties["pushed_version"].string_value = "150"
+    push.custom_properties["pushed_destination"].string_value = str(pipeline / "other/150")
+    store.put_artifacts([push])
+    for destination, version in (("runs/my/serving", 200), ("other", 150), ("nothing", 150)):
+        lineage_command.show(str(pipeline / "my.yaml"), [f"push.destination={destination}"])
+        assert f"pushed_version: {version}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"forward": "a.csv", "token": "a=b"}, {"forward": "a.csv", "version": 0}, {"checkpoint": "c", "version": 1}],
+)
+def test_lineage_refuses_options_that_it_would_ignore(pipeline, options):
+    with pytest.raises(ConfigError, match="leave out one of them"):
+        lineage_command.show(str(pipeline / "my.yaml"), **options)
+
+
 def test_lineage_names_the_copy_as_what_is_served(pipeline, capsys):
     copy = roll_back(serving(pipeline)).version
     for version in (None, copy):
@@ -152,6 +175,18 @@ def test_rolled_back_version_is_pushed_again_only_if_asked(pipeline, run_again):
 @pytest.mark.tfx
 def test_version_that_is_no_longer_served_is_pushed_again(run_again):
     assert run_again(100) == (True, [])
+
+
+@pytest.mark.tfx
+def test_version_of_another_pipeline_is_not_taken_for_its_own(pipeline, run_again):
+    store = sqlite_store(pipeline / "runs/my/metadata.sqlite")
+    (push,) = [each for each in store.get_artifacts_by_type("PushedModel") if each.uri.endswith("200-pushed")]
+    other = put_artifact(store, "PushedModel", push.uri, "other")
+    for name, value in push.custom_properties.items():
+        other.custom_properties[name].CopyFrom(value)
+    other.custom_properties["pushed_destination"].string_value = "/elsewhere/200"
+    store.put_artifacts([other])
+    assert run_again(200) == (False, [])
 
 
 @pytest.mark.tfx
