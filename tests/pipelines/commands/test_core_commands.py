@@ -48,7 +48,7 @@ def test_command_that_needs_tfx_says_so_in_one_line(file, capsys, command):
 @pytest.mark.usefixtures("no_tfx")
 def test_sizes_of_the_last_run_are_not_guessed(file, capsys):
     (file.parent / "runs").mkdir()
-    (file.parent / "runs" / "metadata.sqlite").touch()
+    (file.parent / "runs" / "metadata.sqlite").write_text("not empty")
     assert exit_code("plan", file, "--set", f"work_dir={file.parent / 'runs'}") == 1
     assert "`--table-configs`" in capsys.readouterr().err
 

@@ -7,7 +7,7 @@ from embedding_core.training_config import DEFAULT_EPOCHS
 from pipelines.config import SplitByHash, Threshold, load_config
 
 pytestmark = pytest.mark.light
-SOFTMAX = "\ntraining: {softmax: item}\nmodel: pipelines.models.ple"
+SOFTMAX = "\ntraining: {softmax: item}\nmodel: of_labels"
 TOWERS = "{name: two_tower, arguments: {query_features: [item], candidate_features: [other]}}"
 
 
@@ -47,6 +47,7 @@ def test_vectors_that_a_softmax_trains_have_unit_length(load, source, normalize)
     text += "features: {categorical: [item, other]}"
     config = load(text)
     assert config.model.arguments["normalize"] is normalize
+    assert load(text.replace("name: two_tower", "name: pipelines.models.two_tower")) == config
     given = load(text.replace(TOWERS, TOWERS.replace("arguments: {", "arguments: {normalize: false, ")))
     assert given.model.arguments["normalize"] is False
     if source == "softmax":
@@ -184,7 +185,8 @@ def test_mistake_is_one_line_with_the_rule(mistake, minimal, line, words):
         (f"label: {{column: y, kind: multiclass}}\nmodel: {TOWERS}", "has no argument `tasks`: it computes one output"),
     ],
 )
-def test_label_that_does_not_fit_is_one_line(mistake, lines, words):
+def test_label_that_does_not_fit_is_one_line(mistake, folder, lines, words):
+    (folder / "of_labels.py").write_text("def build(config, embeddings, dense, *, tasks): ...")
     assert words in mistake(f"data: rows.csv\nfeatures: {{categorical: [item, other]}}\n{lines}")
 
 

@@ -178,15 +178,16 @@ def test_version_that_is_no_longer_served_is_pushed_again(run_again):
 
 
 @pytest.mark.tfx
-def test_version_of_another_pipeline_is_not_taken_for_its_own(pipeline, run_again):
+def test_push_of_another_pipeline_is_not_taken_for_its_own(pipeline, run_again):
     store = sqlite_store(pipeline / "runs/my/metadata.sqlite")
-    (push,) = [each for each in store.get_artifacts_by_type("PushedModel") if each.uri.endswith("200-pushed")]
-    other = put_artifact(store, "PushedModel", push.uri, "other")
-    for name, value in push.custom_properties.items():
-        other.custom_properties[name].CopyFrom(value)
-    other.custom_properties["pushed_destination"].string_value = "/elsewhere/200"
-    store.put_artifacts([other])
-    assert run_again(200) == (False, [])
+    push = put_artifact(store, "PushedModel", "/elsewhere/200", "other")
+    push.custom_properties["pushed"].int_value = 1
+    push.custom_properties["pushed_version"].string_value = "200"
+    push.custom_properties["pushed_destination"].string_value = "/elsewhere/200"
+    events = [(store.get_artifacts_by_type("Model")[0], mlmd.Event(type=mlmd.Event.INPUT))]
+    events.append((push, mlmd.Event(type=mlmd.Event.OUTPUT)))
+    store.put_execution(mlmd.Execution(type_id=store.get_execution_type("EmbeddingPusher").id), events, [])
+    assert run_again(100) == (True, [])
 
 
 @pytest.mark.tfx
