@@ -10,7 +10,7 @@ from rich.console import Console
 
 from embedding_core.errors import DataError
 from pipelines.commands.lineage_command import lineage_tree
-from pipelines.lineage.graph import newest_artifact, open_store, outputs_of, read_graph, read_node, trace
+from pipelines.lineage.graph import open_store, outputs_of, read_graph, read_node, trace
 
 pytestmark = pytest.mark.light
 
@@ -80,13 +80,6 @@ def test_facts_are_decoded_where_they_are_json(metadata):
     nodes = trace(open_store(metadata["path"]), metadata["pushed"])
     assert nodes[metadata["model"]].facts == {"facts": {"auc": 0.9}}
     assert nodes[metadata["pushed"]].facts["note"] == "not JSON {"
-
-
-def test_newest_artifact_heeds_the_facts_asked_for(metadata):
-    store = open_store(metadata["path"])
-    assert newest_artifact(store, "PushedModel", having={"pushed_version": 7}) == metadata["pushed"]
-    assert newest_artifact(store, "PushedModel", having={"pushed_version": 8}) is None
-    assert newest_artifact(store, "Model") == metadata["model"]
 
 
 def test_outputs_of_a_cached_execution_are_those_of_the_cache(metadata):

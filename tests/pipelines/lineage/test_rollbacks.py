@@ -12,8 +12,8 @@ from components.pusher.publish import publish, roll_back
 from embedding_core.errors import ConfigError
 from pipelines.commands import cli, lineage_command
 from pipelines.lineage.ancestors import is_rolled_back, newest_first, pushes_of, record_rollbacks, with_rollbacks
-from pipelines.lineage.graph import newest_artifact, open_store, read_graph, trace
-from tests.support.metadata import put_artifact, sqlite_store
+from pipelines.lineage.graph import open_store, read_graph, trace
+from tests.support.metadata import newest_artifact, put_artifact, sqlite_store
 
 CONFIG = "data: rows.csv\nlabel: label\nfeatures: {categorical: [item]}\n"
 
@@ -67,7 +67,7 @@ def test_command_records_the_copy_as_what_it_is(pipeline, capsys):
         cli.main(["rollback", serving(pipeline)])
     assert f"; recorded in {pipeline}/runs/my/metadata.sqlite" in capsys.readouterr().out
     store = open_store(pipeline / "runs/my/metadata.sqlite")
-    copy, pushed, *made_of = trace(store, newest_artifact(store, "PushedModel", pipeline="my")).values()
+    copy, pushed, *made_of = trace(store, newest_artifact(store, "PushedModel")).values()
     assert (copy.facts["rollback"]["of"], copy.facts["rollback"]["from"]) == (100, 200)
     assert copy.producer.node == "Rollback"
     assert pushed.facts["pushed_version"] == 100
