@@ -79,6 +79,8 @@ def show(
         refuse_beside("--forward", html=html, token=token, version=version, checkpoint=checkpoint)
     if checkpoint is not None:
         refuse_beside("--checkpoint", version=version)
+    if recorded is not None:
+        refuse_beside("--recorded", set=overrides or None)
     graph, destination = _graph(config, overrides, recorded)
     console = SafeConsole(highlight=False)
     if forward is not None:

@@ -118,11 +118,16 @@ def test_lineage_starts_where_the_configuration_pushes_to(pipeline, capsys):
 
 @pytest.mark.parametrize(
     "options",
-    [{"forward": "a.csv", "token": "a=b"}, {"forward": "a.csv", "version": 0}, {"checkpoint": "c", "version": 1}],
+    [
+        {"forward": "a.csv", "token": "a=b"},
+        {"forward": "a.csv", "version": 0},
+        {"checkpoint": "c", "version": 1},
+        {"recorded": "folder", "overrides": ["seed=1"]},
+    ],
 )
-def test_lineage_refuses_options_that_it_would_ignore(pipeline, options):
+def test_lineage_refuses_options_that_it_would_ignore(options):
     with pytest.raises(ConfigError, match="leave out one of them"):
-        lineage_command.show(str(pipeline / "my.yaml"), **options)
+        lineage_command.show("my.yaml", **options)
 
 
 def test_lineage_names_the_copy_as_what_is_served(pipeline, capsys):
