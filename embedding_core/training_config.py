@@ -241,6 +241,11 @@ class TrainingSettings(Section):
         size = {} if values.get("softmax") is None else {"batch_size": _SOFTMAX_BATCH_SIZE}
         return {**size, **values, **epochs}
 
+    @property
+    def draws_negatives(self) -> bool:
+        """Whether training makes negatives, so that the data may hold positives alone."""
+        return self.negatives is not None or self.softmax is not None
+
     def mistakes(self) -> Mistakes:
         """Yield the violations of rules that involve several fields."""
         if self.steps is not None and self.epochs is not None:

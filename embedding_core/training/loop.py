@@ -159,11 +159,10 @@ _LOSS_ABOVE_LOWEST = 0.01
 
 
 def _check_classes(job: TrainingJob, positives: Sequence[int], rows: int) -> None:
-    makes_negatives = job.training.negatives is not None or job.training.softmax is not None
     for at, (task, count) in enumerate(zip(job.inputs.tasks, positives, strict=True)):
         if not task.is_binary:
             continue
-        draws = makes_negatives and at == retrieval_index(job.inputs.tasks)
+        draws = job.training.draws_negatives and at == retrieval_index(job.inputs.tasks)
         if not draws and count in {0, rows}:
             raise DataError(
                 f"the label {task.key!r} is {int(bool(count))} in each of the {rows} rows trained on: a model "

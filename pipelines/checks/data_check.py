@@ -16,7 +16,7 @@ from embedding_core.errors import DataError, nearest
 from embedding_core.storage import file_digest
 from pipelines.checks.column_codes import agreed, families, why_codes
 from pipelines.config import PipelineConfig
-from pipelines.config.column_rules import column_uses
+from pipelines.config.column_rules import column_uses, private_columns
 from pipelines.config.sections import data_location, eval_pattern
 from pipelines.console.terminal import echo
 from pipelines.pipeline import component_inputs
@@ -142,20 +142,16 @@ def _uses(config: PipelineConfig) -> Mapping[str, str]:
     return {column: ", ".join(parts) for column, parts in words.items()}
 
 
-def _private(config: PipelineConfig) -> set[str]:
-    return {feature.source for feature in config.features.categorical if feature.private}
-
-
 def _numbers(config: PipelineConfig) -> set[str]:
     """Return the columns of numbers; a text in such a column may come from a shifted row, and so be private."""
-    weight = set() if config.sample_weight is None else {config.sample_weight}
-    return weight | {feature.source for feature in config.features.dense}
+    labels = {label.column for label in config.targets.values()}  # texts, too, are binary labels
+    return {column for _, column, kind in column_uses(config) if kind == "float"} - labels
 
 
 def _line(name: str, uses: str, column: Column, config: PipelineConfig) -> str:
-    private_columns = _private(config)
-    shifted = bool(private_columns) and name in _numbers(config) and column.kind == "text"
-    private = name in private_columns or shifted
+    private_names = private_columns(config)
+    shifted = bool(private_names) and name in _numbers(config) and column.kind == "text"
+    private = name in private_names or shifted
     shown = ", ".join(shown_token(value, private=private)[:_WIDTH] for value in column.first)
     missing = column.missing / max(1, column.rows)
     distinct = f"{column.distinct:,} distinct" if column.distinct else "no value"
@@ -184,7 +180,7 @@ def _tally_lines(tally: Tally, settings: Settings) -> Iterator[str]:
 
 def _needs_classes(config: PipelineConfig) -> bool:
     """Return whether training refuses rows of one class: it draws no negatives, and it is not the user's own."""
-    return config.training.negatives is None and config.training.softmax is None and config.model.run_fn is None
+    return not config.training.draws_negatives and config.model.run_fn is None
 
 
 def _one_class(tally: Tally, settings: Settings) -> Iterator[str]:
@@ -212,7 +208,7 @@ def _few_eval_rows(config: PipelineConfig, tally: Tally, settings: Settings) -> 
         positives = round(column.total)
         where = f"the eval split with {f'label {name!r}' if len(settings.labels) > 1 else 'the label'}"
         for value, rows in ((0, column.rows - positives), (1, positives)):
-            if rows or value or config.training.negatives is None:  # with drawn negatives, positives alone will do
+            if rows or value or not config.training.draws_negatives:  # with drawn negatives, positives alone will do
                 key = "min_rows_per_class"
                 parts.append((f"{where} {value}", rows, key, rules.min_rows_per_class))
     for part, rows, key, least in parts:

@@ -26,6 +26,7 @@ from pipelines.config.sections import ASSUMED_TOKENS, data_location
 from pipelines.pipeline.component_inputs import (
     data_format,
     example_settings,
+    planned_topology,
     table_overrides,
     vocabulary_features,
     vocabulary_limits,
@@ -115,11 +116,11 @@ def requested_slice(config: PipelineConfig, topology: str | None = None) -> Topo
       topology: name of a slice; None uses `training.topology`.
 
     Raises:
-      ConfigError: neither is given, or the name is unknown.
+      ConfigError: neither names a slice, or the name is unknown.
     """
-    name = topology or config.training.topology
+    name = topology or planned_topology(config)
     if name is None:
-        raise ConfigError("`--slice` is not given, nor is `training.topology`: name a TPU slice, such as v3-8.")
+        raise ConfigError("`--slice` is not given, and `training.topology` names none: name a TPU slice, such as v3-8.")
     return named_topology(name)
 
 

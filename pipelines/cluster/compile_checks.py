@@ -221,11 +221,7 @@ def check_compile(config: PipelineConfig, target: Target) -> Kubeflow:
 
 def _check_addresses(config: PipelineConfig) -> None:
     """Check that addresses mean the same in all containers; words such as "pushed" need this machine's metadata."""
-    given = {
-        f"{name}.{key}": getattr(section, key) for name, section in config.sections.items() for key in section.PATHS
-    }
-    addresses = {**given, "push.destination": config.push_destination}
-    wrong = [(key, value) for key, value in addresses.items() if value is not None and not is_address(value)]
+    wrong = [(key, value) for key, value in config.addresses.items() if not is_address(value)]
     if wrong:
         raise ConfigError(
             "\n".join(

@@ -34,6 +34,8 @@ from pipelines.commands.shared_options import (
     Override,
     Slice,
     TableConfigsFolder,
+    load_checked,
+    refuse_beside,
     with_options_of,
 )
 from pipelines.console.expected_errors import expected_message, was_preempted
@@ -46,8 +48,6 @@ if TYPE_CHECKING:
     from embedding_core.preflight.preflight_run import Check
     from pipelines.config import PipelineConfig
 
-
-# Hides the commands that need TFX if TFX is not installed, and says in one line how to get them.
 
 NEED_TFX = frozenset({"run", "follow", "compile", "parity", "metadata", "lineage"})
 """Commands that import TFX, TensorFlow Transform or ML Metadata."""
@@ -150,12 +150,9 @@ def validate(
     With `--data`: read the first 10,000 rows instead, and print what a run would make of each column. Exit code 1: the
     run would fail.
     """
-    from pipelines.config import load_config
     from pipelines.config.loading import yaml_of
-    from pipelines.pipeline.component_inputs import example_settings
 
-    checked = load_config(config, overrides or ())
-    example_settings(checked)  # checks them by ExampleGen's own rules
+    checked = load_checked(config, overrides)
     show_warnings(checked)
     if data:
         from pipelines.checks.data_check import check_data, print_check
@@ -199,19 +196,13 @@ def preflight(
     Exit code 4: there are findings to fix first.
     """
     from pipelines.checks.planned_tables import planned_tables, requested_slice
-    from pipelines.config import load_config
-    from pipelines.pipeline.component_inputs import example_settings
 
-    checked = load_config(config, overrides or ())
-    example_settings(checked)  # checks them by ExampleGen's own rules
+    checked = load_checked(config, overrides)
     if json is not None:
         check_output("--json", json)
     if device is not None:
         options = {"slice": topology, **{name: value for asked in further for name, value in asked.keywords.items()}}
-        for name, value in options.items():
-            if value is not None:
-                other = name.replace("_", "-")
-                raise ConfigError(f"`--device gpu` is given, and so is `--{other}`: leave out one of them.")
+        refuse_beside("--device gpu", **options)
         _on_gpu(checked, *planned_tables(checked, table_configs, assume), batch, json)
         return
     slice_ = requested_slice(checked, topology)
@@ -264,11 +255,8 @@ def compile_(
     """
     from pipelines.checks.planned_tables import planned_tables, requested_slice
     from pipelines.cluster.compile_checks import check_compile
-    from pipelines.config import load_config
-    from pipelines.pipeline.component_inputs import example_settings
 
-    checked = load_config(config, overrides or ())
-    example_settings(checked)  # checks them by ExampleGen's own rules
+    checked = load_checked(config, overrides)
     check_compile(checked, target.value)
     check_output("--out", out)
     checks_tpu = with_preflight and checked.training.strategy == "tpu"

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from components.installed import require_package
-from embedding_core.errors import DataError, nearest
+from embedding_core.errors import ConfigError, DataError, nearest
 from embedding_core.storage import read_json
-from pipelines.commands.shared_options import AsJson, Override
+from pipelines.commands.shared_options import AsJson, Override, refuse_beside
 from pipelines.console.terminal import PLAIN, SafeConsole, check_output, echo, print_table, write_output
 from pipelines.local.work_dir import REPORTS
 from pipelines.report.run_report import Figures, flatten
@@ -59,6 +59,7 @@ def compare(
     `--json` prints all that differs. Exit code 1: a version has no report.
     """
     if html is not None:
+        refuse_beside("--html", json=as_json or None)
         require_package("jinja2", "`compare --html` needs jinja2 and matplotlib, which come with TFX")
         check_output("--html", html)
     folder = _reports_of(config, overrides or [])
@@ -98,6 +99,9 @@ def _print_summary(
 
 
 def _reports_of(config: Path, overrides: list[str]) -> Path:
+    if config.is_dir() and overrides:
+        rule = "is a work_dir: leave it out, or give the YAML file."
+        raise ConfigError(f"`--set` is given, but {os.fspath(config)!r} {rule}")
     if config.is_dir():
         return config / REPORTS
     from pipelines.config import load_config

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console
@@ -11,6 +12,7 @@ from rich.markup import escape
 from rich.tree import Tree
 
 from embedding_core.errors import ConfigError, DataError, EmbeddingError
+from pipelines.commands.shared_options import refuse_beside
 from pipelines.config import load_config
 from pipelines.console.terminal import PLAIN, SafeConsole, write_output
 from pipelines.lineage.ancestors import ROLLBACK, generations, lineages_of, pushes_of, with_rollbacks
@@ -69,17 +71,24 @@ def show(
     """Print a lineage, or write it as a page; the command line describes the arguments.
 
     Raises:
-      ConfigError: neither or both of `config` and `recorded` are given, or `token` is not VOCABULARY=TOKEN.
+      ConfigError: neither or both of `config` and `recorded` are given, `token` is not VOCABULARY=TOKEN, or two
+        options exclude each other.
       DataError: the artifact does not exist.
     """
-    graph = _graph(config, overrides, recorded)
+    if forward is not None:
+        refuse_beside("--forward", html=html, token=token, version=version, checkpoint=checkpoint)
+    if checkpoint is not None:
+        refuse_beside("--checkpoint", version=version)
+    if recorded is not None:
+        refuse_beside("--recorded", set=overrides or None)
+    graph, destination = _graph(config, overrides, recorded)
     console = SafeConsole(highlight=False)
     if forward is not None:
         console.print(*_forward(graph, forward), sep="\n", **PLAIN)
         return
-    nodes = upstream(graph, _start(graph, version, checkpoint))
+    nodes = upstream(graph, _start(graph, destination, version, checkpoint))
     start = next(iter(nodes.values()))
-    line = lineages_of(graph, start.id, _pushes(graph))
+    line = lineages_of(graph, start.id, _pushes(graph, destination))
     if token is not None:
         console.print(*_token(line, token), sep="\n", **PLAIN)
     if html is not None:
@@ -113,16 +122,18 @@ def _rolled_back(node: Node) -> str:
     )
 
 
-def _graph(config: str | None, overrides: Sequence[str], recorded: str | None) -> dict[int, Node]:
+def _graph(config: str | None, overrides: Sequence[str], recorded: str | None) -> tuple[dict[int, Node], str | None]:
+    """Read all artifacts; return them, and the folder that the configuration pushes to."""
     if (config is None) == (recorded is None):
         raise ConfigError("lineage needs a CONFIG, or --recorded FOLDER: give one of the two.")
     if config is None:
-        return with_rollbacks(read_records(str(recorded)))
+        return with_rollbacks(read_records(str(recorded))), None
     checked = load_config(config, overrides)
-    return with_rollbacks(read_graph(open_store(checked.metadata_path), checked.name))
+    graph = read_graph(open_store(checked.metadata_path), checked.name)
+    return with_rollbacks(graph), checked.push_destination
 
 
-def _start(graph: Mapping[int, Node], version: int | None, checkpoint: str | None) -> int:
+def _start(graph: Mapping[int, Node], destination: str | None, version: int | None, checkpoint: str | None) -> int:
     """Find the artifact to start from.
 
     Raises:
@@ -134,24 +145,28 @@ def _start(graph: Mapping[int, Node], version: int | None, checkpoint: str | Non
             some = ", ".join([*known][:3]) + (f" or {len(known) - 3} older ones" if len(known) > 3 else "")
             raise DataError(f"unknown checkpoint {checkpoint!r}: choose from {some or 'none'}.")
         return known[checkpoint.rstrip("/")]
-    pushed = _pushes(graph)
-    if version is not None:
-        pushed = {number: push for number, push in pushed.items() if number == version}
-    if not pushed:
+    pushed = _pushes(graph, destination)
+    if not pushed if version is None else version not in pushed:
         what = "no version" if version is None else f"no version {version!r}"
         raise DataError(f"{what} was pushed by this pipeline: see the versions in its serving folder.")
-    return pushed[max(pushed)]
+    if version is not None:
+        return pushed[version]
+    there = () if destination is None else pushes_of(graph, destination)
+    return pushed[max(there)] if there else max(pushed.values())
 
 
-def _pushes(graph: Mapping[int, Node]) -> dict[int, int]:
-    """Return the id of the PushedModel of every version."""
-    return {version: push.id for version, push in pushes_of(graph).items()}
+def _pushes(graph: Mapping[int, Node], destination: str | None) -> dict[int, int]:
+    """Return the id of the PushedModel of every version; of a number in several folders, that of `destination`."""
+    there = {} if destination is None else pushes_of(graph, destination)
+    return {version: push.id for version, push in {**pushes_of(graph), **there}.items()}
 
 
 def _pushed_before(graph: Mapping[int, Node], node: Node) -> int | None:
-    version = node.facts.get("pushed_version")
-    older = {number: push for number, push in _pushes(graph).items() if version is not None and number < int(version)}
-    return older[max(older)] if older else None
+    if "pushed_version" not in node.facts:
+        return None
+    pushes = pushes_of(graph, os.path.dirname(node.facts["pushed_destination"]))
+    older = [number for number in pushes if number < int(node.facts["pushed_version"])]
+    return pushes[max(older)].id if older else None
 
 
 def _title(nodes: Mapping[int, Node]) -> str:
@@ -204,4 +219,4 @@ def _forward(graph: Mapping[int, Node], path: str) -> list[str]:
 
 
 def _is(recorded: str, asked: str) -> bool:
-    return recorded == asked or recorded.endswith("/" + asked.lstrip("/"))
+    return recorded == asked or (not os.path.isabs(asked) and recorded.endswith(f"/{asked}"))

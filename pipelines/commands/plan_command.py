@@ -9,7 +9,15 @@ import typer
 from embedding_core.config import TableConfig
 from embedding_core.planning.topology import memory_plan, named_topology, table_bytes
 from embedding_core.schema import Json
-from pipelines.commands.shared_options import AsJson, AssumedTokens, Config, Override, Slice, TableConfigsFolder
+from pipelines.commands.shared_options import (
+    AsJson,
+    AssumedTokens,
+    Config,
+    Override,
+    Slice,
+    TableConfigsFolder,
+    load_checked,
+)
 from pipelines.console.terminal import PLAIN, SafeConsole, echo, print_table
 
 
@@ -28,10 +36,10 @@ def plan(
 ) -> None:
     """Print the tables that a run of CONFIG would train: their rows and bytes, and those on a core of a TPU slice."""
     from pipelines.checks.planned_tables import memory_text, planned_tables
-    from pipelines.config import load_config
+    from pipelines.pipeline.component_inputs import planned_topology
 
-    checked = load_config(config, overrides or [])
-    name = topology or checked.training.topology
+    checked = load_checked(config, overrides)
+    name = topology or planned_topology(checked)
     slice_ = None if name is None else named_topology(name)
     tables, sizes = planned_tables(checked, table_configs, assume)
     memory = None if slice_ is None else memory_plan(tables, slice_)

@@ -11,7 +11,7 @@ import typer
 
 from embedding_core.rooms import hooks
 from embedding_core.storage import is_remote
-from pipelines.commands.shared_options import NOTHING_PUSHED, STOPPED, Config, Override
+from pipelines.commands.shared_options import NOTHING_PUSHED, STOPPED, Config, Override, load_checked
 from pipelines.console.quiet import collector_paused, load_tensorflow
 from pipelines.console.terminal import echo
 
@@ -135,15 +135,12 @@ def _ready(
       first: a further check, made before the others.
       last: a further check, made after the others.
     """
-    from pipelines.config import load_config
     from pipelines.local.storage_errors import storage_errors_as_one
     from pipelines.local.work_dir import prepare, ready_metadata
-    from pipelines.pipeline.component_inputs import example_settings
     from pipelines.previous.finished_trainings import check_references
 
-    checked = load_config(config, overrides)
+    checked = load_checked(config, overrides)
     first(checked)
-    example_settings(checked)  # checks them by ExampleGen's own rules
     for room in hooks("pipelines", "run"):
         room.check(checked)
     show_warnings(checked)

@@ -7,9 +7,14 @@ import inspect
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from embedding_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pipelines.config import PipelineConfig
 
 _OPTION = inspect.Parameter.KEYWORD_ONLY
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML file of the pipeline.", show_default=False)]
@@ -69,6 +74,27 @@ def with_options_of(functions: Sequence[Callable[..., Any]]) -> Callable[[Callab
         return extended
 
     return extend
+
+
+def refuse_beside(option: str, **others: object) -> None:
+    """Refuse options that have no effect beside another one; None is an option that is not given.
+
+    Raises:
+      ConfigError: one of them is given.
+    """
+    for name, value in others.items():
+        if value is not None:
+            raise ConfigError(f"`{option}` is given, and so is `--{name.replace('_', '-')}`: leave out one of them.")
+
+
+def load_checked(config: Path, overrides: Sequence[str] | None) -> PipelineConfig:
+    """Load a configuration, and check it by ExampleGen's own rules too."""
+    from pipelines.config import load_config
+    from pipelines.pipeline.component_inputs import example_settings
+
+    checked = load_config(config, overrides or ())
+    example_settings(checked)
+    return checked
 
 
 # Names the exit codes of commands, beside 0, 1 after an error and 2 after wrong usage.

@@ -109,18 +109,23 @@ def _is_csv(data: Data) -> bool:
         return False
 
 
-def _private_columns(config: PipelineConfig) -> dict[str, str]:
-    """Return the columns that private features read, each with the name of the first feature that reads it."""
+def private_columns(config: PipelineConfig) -> dict[str, str]:
+    """Return the columns whose values private features read, each with the name of the first such feature.
+
+    They include the columns that `data.histories` makes such a feature's column of.
+    """
+    made = {} if config.data is None or config.data.histories is None else config.data.histories.columns
     columns: dict[str, str] = {}
     for feature in config.features.categorical:
         if feature.private:
-            columns.setdefault(feature.source, feature.name)
+            for column in {feature.source, made.get(feature.source, feature.source)}:
+                columns.setdefault(column, feature.name)
     return columns
 
 
 @reads("features", "evaluation")
 def _slices_show_nothing_private(config: PipelineConfig) -> Mistakes:
-    private = _private_columns(config)
+    private = private_columns(config)
     for index, columns in enumerate(config.evaluation.slices):
         for column in (column for column in columns if column in private):
             yield (
@@ -134,7 +139,7 @@ def _slices_show_nothing_private(config: PipelineConfig) -> Mistakes:
 
 @reads("features", "row_filters")
 def _row_filters_show_nothing_private(config: PipelineConfig) -> Mistakes:
-    private = _private_columns(config)
+    private = private_columns(config)
     for index, row_filter in enumerate(config.row_filters):
         if row_filter.column not in private:
             continue
@@ -154,7 +159,7 @@ def _row_filters_show_nothing_private(config: PipelineConfig) -> Mistakes:
 @reads("features")
 def _plain_features_show_nothing_private(config: PipelineConfig) -> Mistakes:
     """Require that all features of a private column are private: reports on the others would show its values."""
-    private = _private_columns(config)
+    private = private_columns(config)
     for kind in ("categorical", "dense"):
         for index, feature in enumerate(getattr(config.features, kind)):
             if feature.source in private and not getattr(feature, "private", False):
@@ -170,7 +175,7 @@ def _plain_features_show_nothing_private(config: PipelineConfig) -> Mistakes:
 
 @reads("features", "split")
 def _split_shows_nothing_private(config: PipelineConfig) -> Mistakes:
-    private = _private_columns(config)
+    private = private_columns(config)
     column = getattr(config.split, "column", None)  # a hash key shows no value
     if column in private:
         yield (
@@ -296,7 +301,7 @@ def _histories_are_read_whole(config: PipelineConfig) -> Mistakes:
 
 @reads("data", "features")
 def _histories_show_nothing_private(config: PipelineConfig) -> Mistakes:
-    private = {feature.source: feature.name for feature in config.features.categorical if feature.private}
+    private = private_columns(config)
     for path, feature, histories in _features_of_histories(config):
         source = histories.columns[feature.source]
         if source in private and not feature.private:
@@ -326,8 +331,10 @@ def _models_read_sequences(config: PipelineConfig) -> Mistakes:
     features = {feature.name: feature for feature in config.features.categorical}
     for name in [given] if isinstance(given, str) else given if isinstance(given, list | tuple) else []:
         path = f"model.arguments.{argument}"
+        if not isinstance(name, str):
+            continue  # the check of the argument's type reports it
         if name not in features:
-            yield path, f"names {name!r}: it must be a categorical feature; {nearest(str(name), features)}"
+            yield path, f"names {name!r}: it must be a categorical feature; {nearest(name, features)}"
         elif not features[name].max_sequence_length:
             yield (
                 path,

@@ -395,9 +395,6 @@ def _expanded(tp: Any, value: Any) -> Any:
     return {key: value} if key else value
 
 
-# Loads a file, or plain values, as a checked `PipelineConfig`; reports all mistakes at once, one line each.
-
-
 class NoDataYetError(ConfigError):
     """The only mistake of a configuration is that no span of `data.path` has a file.
 
@@ -523,7 +520,7 @@ def _checked(values: Any, folder: FilePath, name: str, places: _Places, mistakes
 
 def _lacks_spans(data: Data) -> bool:
     try:
-        return data.has_spans and not data_files(data)
+        return "**" not in data.path and data.has_spans and not data_files(data)
     except NoFilesError:
         return True
 
@@ -546,15 +543,20 @@ def _read(values: Any, folder: FilePath, name: str, problems: list[Problem]) -> 
         config = PipelineConfig.model_validate(values)
     except ValidationError as error:
         problems += problems_of(error)
-        config = _sound_sections(values, {str(problem.path[0]) for problem in problems})
+        config = _sound_sections(values, problems)
     return _with_absolute_paths(config, str(folder), problems)
 
 
-def _sound_sections(values: Mapping[str, Any], spoilt: set[str]) -> PipelineConfig:
+def _sound_sections(values: Mapping[str, Any], problems: list[Problem]) -> PipelineConfig:
     """Return the configuration with None for each section that has mistakes, so that rules can check the others."""
+    spoilt = {str(problem.path[0]) for problem in problems}
     fields: dict[str, Any] = {key: (Any, None) for key in spoilt if key in PipelineConfig.model_fields}
     sound = {key: value for key, value in values.items() if key not in spoilt}
-    return create_model("SoundSections", __base__=PipelineConfig, **fields).model_validate(sound)
+    try:
+        return create_model("SoundSections", __base__=PipelineConfig, **fields).model_validate(sound)
+    except ValidationError as error:  # of `PipelineConfig.mistakes`, which runs only if each section is sound
+        problems += problems_of(error)
+        return _sound_sections(values, problems)
 
 
 def _with_absolute_paths(config: PipelineConfig, folder: str, problems: list[Problem]) -> PipelineConfig:

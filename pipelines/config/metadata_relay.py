@@ -32,7 +32,7 @@ SECONDS = 10
 
 _PROTOCOL_41, _COMPRESS, _TLS, _SCRAMBLES, _PLUGINS = 0x200, 0x20, 0x800, 0x8000, 0x80000
 _OK, _SWITCH, _ERROR = 0x00, 0xFE, 0xFF
-_COMMANDS = (1, 2, 3, 14)  # quit, use a database, query, ping
+_COMMANDS = (b"\x01", b"\x02", b"\x03", b"\x0e")  # quit, use a database, query, ping
 _AS_MYSQL = b"\x03SET @ignored = 0 /*M!110602 , SESSION innodb_snapshot_isolation = OFF */"  # a comment for others
 _LOGIN_BYTES = 1 << 16
 _FULL = (1 << 24) - 1  # a longer message goes on in the next packet
@@ -76,6 +76,9 @@ def _logged_in(client: socket.socket, host: str, port: int, ca: str) -> socket.s
     number = 0
     try:
         server = socket.create_connection((host, port), timeout=SECONDS)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a lock waits for hours without a command
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            server.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
         _, greeting = _read(server, _LOGIN_BYTES)
         if greeting[:1] == bytes([_ERROR]):
             _send(client, 0, greeting)
@@ -158,7 +161,7 @@ def _pass_on(client: socket.socket, server: socket.socket) -> None:
                 return
             if client in ends:
                 number, packet = _read(client, _FULL)
-                if not is_continued and (number != 0 or packet[:1] not in map(_byte, _COMMANDS)):
+                if not is_continued and (number != 0 or packet[:1] not in _COMMANDS):
                     return  # the content of a file
                 is_continued = len(packet) == _FULL
                 _send(server, number, packet)
@@ -177,10 +180,6 @@ def _pass_answer(server: socket.socket, client: socket.socket) -> bool:
         return True
     finally:
         server.settimeout(None)
-
-
-def _byte(value: int) -> bytes:
-    return bytes([value])
 
 
 def _read(end: socket.socket, most: int) -> tuple[int, bytes]:

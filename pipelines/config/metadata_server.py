@@ -133,6 +133,9 @@ class MetadataServer:
         """Hold a lock of the server while the block runs; yield whether this process has it.
 
         The server releases the lock if this process dies or the connection breaks.
+
+        Raises:
+          StorageError: the server does not answer, refuses the user, or released the lock before the block ended.
         """
         key = "tfx-embeddings " + hashlib.sha256(f"{self.database}/{name}".encode()).hexdigest()[:40]
         with self._connected() as connection:
@@ -141,6 +144,13 @@ class MetadataServer:
                 cursor.execute("SELECT GET_LOCK(%s, %s)", (key, _UNTIL_NOTICED))
                 locked = bool((cursor.fetchone() or [0])[0])
             yield locked
+            with self._refusals(), connection.cursor() as cursor:
+                cursor.execute("SELECT IS_USED_LOCK(%s) = CONNECTION_ID()", key)
+                if locked and not (cursor.fetchone() or [0])[0]:
+                    raise StorageError(
+                        f"metadata {self.address!r} released the lock of {name!r} while it was used: another run may "
+                        "have used that name; see that none runs, and run the same command again."
+                    )
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[Any]:
@@ -211,7 +221,7 @@ def _relay(host: str, port: int, ca: str) -> str:
 
 
 def has_store(metadata: str) -> bool:
-    """Return whether there is a store: a file, or a database with ML Metadata's tables.
+    """Return whether there is a store: a file that is not empty, or a database with ML Metadata's tables.
 
     Raises:
       ConfigError: the password of the server is missing.
@@ -219,4 +229,4 @@ def has_store(metadata: str) -> bool:
     """
     if is_server(metadata):
         return MetadataServer.of(metadata).schema_version() is not None
-    return os.path.isfile(metadata)
+    return os.path.isfile(metadata) and os.path.getsize(metadata) > 0

@@ -235,6 +235,9 @@ class Evaluation(RankingProtocol):
                 yield f"thresholds.{name}.min_over_popularity", f"is {threshold.min_over_popularity!r}: {rule}"
             if name not in judged:
                 yield f"thresholds.{name}", f"is for a metric that is not computed: {self._remedy(name, tasks, judged)}"
+            elif threshold.min_improvement is not None and direction_of(metric) == 0:
+                rule = f"neither a higher nor a lower {metric} is better; write `min` and `max`."
+                yield f"thresholds.{name}.min_improvement", f"is {threshold.min_improvement!r}: {rule}"
 
     def _metrics_that_do_not_fit(self, tasks: Sequence[Task]) -> Mistakes:
         for index, given in enumerate(self.metrics or ()):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from components.example_gen.row_selection import RowFilter, Split, SplitByHash
 from components.example_gen.settings import Columns, Label
@@ -133,6 +133,11 @@ _ARGUMENTS: Mapping[str, Json] = {"ranking": {"first_order": True, "l2": 1e-4}}
 RETRIEVAL_MODELS = ("two_tower", "sequential")
 
 
+def _short_name(value: Any) -> Any:
+    """Return the name of a model of `pipelines.models` for its dotted path; any other value as it is."""
+    return next((name for name, module in BUILT_IN_MODELS.items() if module == value), value)
+
+
 class Model(Section):
     """The model to train.
 
@@ -146,7 +151,7 @@ class Model(Section):
 
     SHORT = "name"
 
-    name: Text = "ranking"
+    name: Annotated[Text, BeforeValidator(_short_name)] = "ranking"
     arguments: ByName[Any] = Field(default_factory=dict)
     run_fn: Text | None = None
 
@@ -244,6 +249,14 @@ class PipelineConfig(Section):
         """The sections that are given, by key."""
         values = {key: getattr(self, key) for key in type(self).model_fields}
         return {key: value for key, value in values.items() if isinstance(value, Section)}
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """The paths and addresses of the sections that are given, by dotted key."""
+        sections = self.sections.items()
+        given = {f"{name}.{key}": getattr(section, key) for name, section in sections for key in section.PATHS}
+        given["push.destination"] = self.push_destination
+        return {key: value for key, value in given.items() if value is not None}
 
     @property
     def targets(self) -> Mapping[str, Label]:

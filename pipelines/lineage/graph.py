@@ -84,7 +84,7 @@ def open_store(metadata_path: str | Path) -> MetadataStore:
     """
     metadata = str(metadata_path)
     if not has_store(metadata):
-        missing = "there is no store of ML Metadata" if is_server(metadata) else "no such file"
+        missing = "there is no store of ML Metadata" if is_server(metadata) else "no such file, or an empty one"
         raise DataError(f"metadata is {metadata!r}: {missing}; run the pipeline first, or name its work_dir.")
     try:
         return ml_metadata.MetadataStore(metadata_connection(metadata, read_only=True))
@@ -96,31 +96,12 @@ def open_store(metadata_path: str | Path) -> MetadataStore:
         ) from error
 
 
-def newest_artifact(
-    store: MetadataStore, type_name: str, *, having: Facts | None = None, pipeline: str | None = None
-) -> int | None:
-    """Return the newest of `artifacts_of`, or None."""
-    return max(artifacts_of(store, type_name, having=having, pipeline=pipeline), default=None)
-
-
-def artifacts_of(
-    store: MetadataStore, type_name: str, *, having: Facts | None = None, pipeline: str | None = None
-) -> list[int]:
-    """Return the ids of the live artifacts of a type, the oldest first.
-
-    Args:
-      store: the metadata.
-      type_name: name of their type.
-      having: what their facts must include.
-      pipeline: name of their pipeline; None is any in the store.
-    """
-    wanted = having or {}
+def artifacts_of(store: MetadataStore, type_name: str, *, pipeline: str) -> list[int]:
+    """Return the ids of a pipeline's live artifacts of a type, the oldest first."""
     return sorted(
         artifact.id
         for artifact in _artifacts(store, pipeline)
-        if artifact.type == type_name
-        and artifact.state == mlmd.Artifact.LIVE
-        and all(_facts(artifact).get(key) == value for key, value in wanted.items())
+        if artifact.type == type_name and artifact.state == mlmd.Artifact.LIVE
     )
 
 

@@ -74,6 +74,7 @@ def follow(
         if not chosen or chosen == refused:
             if until_idle:
                 return
+            waits_since = None
             time.sleep(config.follow.poll_seconds)
             continue
         before, trained = trained, trained_spans(config)
@@ -88,7 +89,7 @@ def follow(
             if not trained.spans:  # the configuration may be wrong: no run has read its data yet
                 raise
             echo(f"warning: no run until the next span arrives: {error}", err=True)
-            refused = chosen
+            refused, waits_since = chosen, None
             continue
         done, waits_since = done + 1, None
         trained = trained_spans(config)
@@ -112,7 +113,7 @@ def _run(
 
 
 def _wait_for_lock(config: PipelineConfig, error: InUseError, since: float | None) -> float:
-    """Wait before the next attempt to get the lock; return since when the lock is waited for.
+    """Wait before the next attempt to get the lock; return the time of the first attempt.
 
     Raises:
       InUseError: the lock was waited for too long.

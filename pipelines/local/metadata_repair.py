@@ -232,7 +232,7 @@ def _close_stale(store: MetadataStore, context: int, root: str) -> None:
 def _record_imported_again(store: MetadataStore, live: Iterable[mlmd.Artifact]) -> None:
     """Record the new content of imported folders that changed: they belong to the user, who may replace them."""
     changed = []
-    for artifact in filter(_is_imported, live):
+    for artifact in filter(is_imported, live):
         recorded = recorded_content(artifact)
         if recorded and os.path.exists(artifact.uri) and not is_as_recorded(artifact.uri, recorded, by_digest=False):
             del artifact.custom_properties[CONTENT]
@@ -242,13 +242,13 @@ def _record_imported_again(store: MetadataStore, live: Iterable[mlmd.Artifact]) 
 
 def _is_damaged(artifact: mlmd.Artifact) -> bool:
     recorded = recorded_content(artifact)
-    if recorded is None or _is_imported(artifact):
+    if recorded is None or is_imported(artifact):
         return False
     return not is_as_recorded(artifact.uri, recorded, by_digest=False)
 
 
-def _is_imported(artifact: mlmd.Artifact) -> bool:
-    """Whether an Importer brought the artifact in from outside; then no node can make it again."""
+def is_imported(artifact: mlmd.Artifact) -> bool:
+    """Return whether an Importer brought the artifact in from outside; then no node can make it again."""
     return "is_external" in artifact.custom_properties and bool(artifact.custom_properties["is_external"].int_value)
 
 
@@ -262,7 +262,7 @@ def set_aside(store: MetadataStore, artifact: mlmd.Artifact) -> bool:
     Returns:
       Whether it was set aside; an imported one, which no node can make again, is left as it is.
     """
-    if _is_imported(artifact):
+    if is_imported(artifact):
         return False
     if os.path.exists(artifact.uri):
         uri = artifact.uri.rstrip("/")

@@ -22,8 +22,8 @@ from embedding_core.training.device_choice import choose_placement
 from pipelines.config import PipelineConfig
 from pipelines.config.metadata_server import has_store
 from pipelines.console.terminal import SafeConsole
-from pipelines.lineage.ancestors import is_rolled_back, record_rollbacks
-from pipelines.lineage.graph import Node, newest_artifact, open_store, outputs_of, read_graph, read_node, trace
+from pipelines.lineage.ancestors import is_rolled_back, pushes_of, record_rollbacks
+from pipelines.lineage.graph import Node, open_store, outputs_of, read_graph, read_node, trace
 from pipelines.local.metadata_repair import repair_metadata
 from pipelines.local.resource_use import RunProfile
 from pipelines.local.run_display import Display, captured
@@ -43,13 +43,13 @@ from pipelines.report.screen_report import print_outcome, print_report, print_su
 # Decides whether the version that a run pushed, or took from the cache, is served or has to be pushed again.
 
 
-def served_push(store: MetadataStore, pushed: int, destination: str) -> int | None:
+def served_push(config: PipelineConfig, store: MetadataStore, pushed: int) -> int | None:
     """Return the id of the PushedModel of the newest served version, if it has the model of a run.
 
     Args:
+      config: the configuration of the run.
       store: the metadata.
       pushed: id of the PushedModel of the run.
-      destination: folder of the served versions.
 
     Returns:
       `pushed` itself if the model was refused, or if its version and update are the newest; else the id of the
@@ -59,13 +59,14 @@ def served_push(store: MetadataStore, pushed: int, destination: str) -> int | No
     push = read_node(store, pushed)
     if not push.facts.get("pushed"):
         return pushed
+    destination = config.push_destination
     newest = max(served_versions(destination), default=None)
     if newest is not None and _served_by(push) == (newest, version_updates().last(destination, newest)):
         return pushed
-    other = newest_artifact(store, "PushedModel", having={"pushed": 1, "pushed_version": newest})
-    if newest is None or other is None:
+    other = None if newest is None else pushes_of(read_graph(store, config.name), destination).get(newest)
+    if other is None:
         return None
-    return other if _models(trace(store, other)) == _models(trace(store, pushed)) else None
+    return other.id if _models(trace(store, other.id)) == _models(trace(store, pushed)) else None
 
 
 def _served_by(push: Node) -> tuple[int, int]:
@@ -261,7 +262,7 @@ def _run_until_served(
         return nodes, pushed
     if not again:
         check_not_rolled_back(config, store, pushed)
-    served = served_push(store, pushed, config.push_destination)
+    served = served_push(config, store, pushed)
     damaged = None if served is None else damaged_version(store, served, config.push_destination)
     if served is not None and damaged is None:
         return nodes, served

@@ -31,9 +31,6 @@ _ATTEMPTS = 3
 """Maximum number of passes while damaged inputs are found: a failing disk could damage every new output."""
 
 
-Finished: TypeAlias = Callable[[NodeRun], None]
-
-
 class _DamagedInputsError(Exception):
     """Some inputs changed since they were published; `artifacts` are their entries in ML Metadata."""
 
@@ -53,7 +50,7 @@ class ReportingDagRunner(compat.IrBasedRunner):
 
     def __init__(
         self,
-        on_change: Finished,
+        on_change: Callable[[NodeRun], None],
         say: Say = lambda _: None,
         stage: Callable[[str], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
@@ -83,7 +80,9 @@ class ReportingDagRunner(compat.IrBasedRunner):
         for attempt in range(1, _ATTEMPTS + 1):
             self.nodes = []
             try:
-                self._run_nodes(_with_run_id(pipeline), deployment, connection)
+                current = _with_run_id(pipeline)
+                for index, node in enumerate(current.nodes, start=1):
+                    self._run_node(current, deployment, connection, node.pipeline_node, index, len(current.nodes))
             except _DamagedInputsError as error:
                 self._set_aside(connection, error.artifacts, _imported(pipeline), is_last=attempt == _ATTEMPTS)
                 executed.update({run.node: run for run in self.nodes if run.state == "executed"})
@@ -91,11 +90,6 @@ class ReportingDagRunner(compat.IrBasedRunner):
             # A node that ran before a damaged input was found comes from the cache afterwards: report it as executed.
             self.nodes = [executed.get(run.node, run) if run.state == "cached" else run for run in self.nodes]
             return
-
-    def _run_nodes(self, pipeline: Message, deployment: Message, connection: Message) -> None:
-        nodes = [node.pipeline_node for node in pipeline.nodes]
-        for index, node in enumerate(nodes, start=1):
-            self._run_node(pipeline, deployment, connection, node, index, len(nodes))
 
     def _run_node(
         self, pipeline: Message, deployment: Message, connection: Message, node: Message, index: int, count: int

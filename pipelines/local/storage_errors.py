@@ -110,8 +110,9 @@ def check_file_systems(config: PipelineConfig) -> None:
     Raises:
       ConfigError: there is such an address.
     """
-    for key, address in _addresses(config):
-        check_address(f"`{key}`", address)
+    for key, address in config.addresses.items():
+        if is_remote(address):
+            check_address(f"`{key}`", address)
 
 
 def check_address(name: str, address: str) -> None:
@@ -133,14 +134,3 @@ def check_address(name: str, address: str) -> None:
             f"{name} is {address!r}: TensorFlow here has no file system for {scheme}://, only for "
             f"{', '.join(f'{other}://' for other in sorted(known - {'', 'file'}))}; see docs/scale.md."
         )
-
-
-def _addresses(config: PipelineConfig) -> Iterator[tuple[str, str]]:
-    given = {
-        "data.path": config.data.path,
-        "data.eval_path": config.data.eval_path,
-        "push.destination": config.push_destination,
-        "evaluation.baseline": config.evaluation.baseline,
-        "warm_start.checkpoint": None if config.warm_start is None else config.warm_start.checkpoint,
-    }
-    yield from ((key, value) for key, value in given.items() if value is not None and is_remote(value))

@@ -89,7 +89,7 @@ def quality_rules(config: PipelineConfig) -> Rules:
     return Rules(
         min_rows=config.evaluation.min_rows,
         min_rows_per_class=config.evaluation.min_rows_per_class,
-        draws_negatives=config.training.negatives is not None or config.training.softmax is not None,
+        draws_negatives=config.training.draws_negatives,
         protocol=config.evaluation.protocol,
         retrieval=config.evaluation.retrieval,
         bounded_elsewhere=any(name in config.evaluation.thresholds for name in config.evaluation.ranked),

@@ -22,7 +22,7 @@ _DOTTED = tuple(f"{package}." for package in _OURS)
 
 
 def code_fingerprint(config: PipelineConfig, component: str, more: Iterable[str] = ()) -> str:
-    """Compute a digest of the modules of a component, of the user's own modules, and of ours that these load.
+    """Compute a digest of the modules of a component, of the user's own modules, and of what these import.
 
     Args:
       config: the configuration.
@@ -37,7 +37,7 @@ def code_fingerprint(config: PipelineConfig, component: str, more: Iterable[str]
 
 
 def loaded_files(modules: Iterable[str], python_path: str) -> set[str]:
-    """Return the files of modules, and of those of our packages that they import, also inside of functions.
+    """Return the files of modules, and of what they import from our packages and `python_path`, also in functions.
 
     The sources are parsed, not imported. A text that is the name of one of our modules counts as an import of it, and
     `hooks` as an import of the modules that it gives.
@@ -56,17 +56,26 @@ def loaded_files(modules: Iterable[str], python_path: str) -> set[str]:
         files[module] = file
         package = module if os.path.basename(file) == "__init__.py" else module.rpartition(".")[0]
         with open(file, "rb") as source:
-            waiting += _imports(source.read(), package)
-        if module.split(".")[0] in _OURS and "." in module:
-            waiting.append(module.rpartition(".")[0])
+            names = [*_imports(source.read(), package), module.rpartition(".")[0]]
+        waiting += [name for name in names if _is_followed(name, python_path)]
     return set(files.values())
+
+
+def _is_followed(name: str, python_path: str) -> bool:
+    """Return whether a name is of our packages, or of a file in the user's folder: not of installed packages."""
+    first, *rest = name.split(".")
+    place = os.path.join(python_path, first, *rest)
+    return first in _OURS or any(map(os.path.isfile, (f"{place}.py", f"{place}/__init__.py")))
 
 
 @functools.cache
 def _imports(source: bytes, package: str) -> Sequence[str]:
-    """Return the names that may be modules of ours in what a source imports."""
-    names = [name for node in _run_nodes(ast.parse(source)) for name in _names_in(node, package)]
-    return [name for name in dict.fromkeys(names) if name.split(".")[0] in _OURS]
+    """Return the names that may be modules in what a source imports."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):  # a file that Python cannot import either
+        return ()
+    return list(dict.fromkeys(name for node in _run_nodes(tree) for name in _names_in(node, package)))
 
 
 def _run_nodes(node: ast.AST) -> Iterator[ast.AST]:
@@ -84,7 +93,8 @@ def _names_in(node: ast.AST, package: str) -> list[str]:
         base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
         module = ".".join([*base, *([node.module] if node.module else [])])
         return [module, *(f"{module}.{alias.name}" for alias in node.names)]
-    if isinstance(node, ast.Call) and ast.unparse(node.func) == hooks.__name__:
+    is_ours = f"{package}.".startswith(_DOTTED)
+    if is_ours and isinstance(node, ast.Call) and ast.unparse(node.func) == hooks.__name__:
         of, hook = map(ast.literal_eval, node.args)
         return [f"{of}.{room}.{hook}" for room in ROOMS]
     # `components/__init__.py` names the folders of all components, and loads only the one that is asked for.
@@ -94,10 +104,9 @@ def _names_in(node: ast.AST, package: str) -> list[str]:
 
 
 def preprocessing_fingerprint(config: PipelineConfig) -> str:
-    """Compute a digest of the user's module with Transform's function, and of our modules that it may call."""
-    modules = [] if config.preprocessing_fn is None else [config.preprocessing_fn.rpartition(".")[0]]
-    files = [source_file(module, config.python_path) for module in (*modules, *_PREPROCESSING)]
-    return digest_of_files([file for file in files if file is not None])
+    """Compute a digest of the user's module with Transform's function, of our modules, and of what they import."""
+    modules = [] if config.preprocessing_fn is None else modules_of([config.preprocessing_fn])
+    return digest_of_files(loaded_files([*modules, *_PREPROCESSING], config.python_path))
 
 
 def digest_of_files(files: Iterable[str]) -> str:

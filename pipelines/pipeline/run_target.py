@@ -90,7 +90,7 @@ class RunTarget:
 
 
 def local_target(config: PipelineConfig) -> RunTarget:
-    """Describe this machine: everything in the work_dir, ML Metadata in a sqlite file."""
+    """Describe this machine: nodes write into the work_dir; ML Metadata is the file or server of `metadata`."""
     return RunTarget(
         name=config.name,
         root=os.path.join(config.work_dir, "artifacts"),

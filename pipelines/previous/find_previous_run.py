@@ -74,14 +74,19 @@ def _transform_graph(trainings: FinishedTrainings, checkpoint: str | None) -> st
 def _rollback_warnings(rolled_back: Iterable[tuple[int, Node | None]], data: RunData) -> Iterator[str]:
     """Yield a warning for each rolled-back version that was trained on the same data as this run."""
     for version, examples in rolled_back:
-        trained = trained_data(examples)
-        overlap = None if trained is None else compare(data, trained)
+        overlap = _overlap(data, examples)
         if overlap is not None and overlap.kind == "same" and not overlap.changed:
             yield (
                 f"{describe_pieces(data.pieces)}: version {version} was trained on it, and rolled back. If its model "
                 "has left the cache, this run trains and pushes it again. To prevent that, change the data or "
                 "the configuration."
             )
+
+
+def _overlap(data: RunData, examples: Node | None) -> Overlap | None:
+    """Compare this run's data with that of a previous run; return None if its Examples do not record it."""
+    trained = trained_data(examples)
+    return None if trained is None else compare(data, trained)
 
 
 def choose_previous_run(
@@ -229,8 +234,7 @@ class _Search:
         if not behind or any(trained_data(examples) is None for _, examples in behind):
             self.notes.append("not every run behind these tables recorded its data: unrecorded data is not compared.")
         for run, examples in behind:
-            trained = trained_data(examples)
-            overlap = None if trained is None else compare(self._data, trained)
+            overlap = _overlap(self._data, examples)
             if overlap is None or overlap.kind == "none":
                 continue
             what = self._repeated(overlap, run)
@@ -250,8 +254,7 @@ class _Search:
         """
         judged = dataclasses.replace(self._data, pieces=self._data.for_eval)
         for run, examples in trainings_behind(self._trainings, checkpoint):
-            trained = trained_data(examples)
-            overlap = None if trained is None else compare(judged, trained)
+            overlap = _overlap(judged, examples)
             if overlap is not None and overlap.shared:
                 raise ConfigError(
                     f"`data.eval_path`: {self._repeated(overlap, run)}, which the tables of `{START}` {checkpoint!r} "
@@ -262,8 +265,7 @@ class _Search:
         """Return the overlap with a training on this run's own data; None for others, or if `again` is true."""
         if self._again:
             return None
-        trained = trained_data(self._trainings.examples_of(training.run))
-        overlap = None if trained is None else compare(self._data, trained)
+        overlap = _overlap(self._data, self._trainings.examples_of(training.run))
         return overlap if overlap is not None and overlap.kind == "same" else None
 
     def _note_repeat(self, training: Training, overlap: Overlap) -> None:
@@ -320,7 +322,7 @@ def _digests_of_checkpoint(folder: str) -> dict[str, str]:
 
 
 def _digests_of_vocabularies(folder: str) -> dict[str, str]:
-    if is_remote(folder):
+    if is_remote(folder) or not os.path.isdir(folder):
         return {}
     names = [name.removesuffix(".counts.npy") for name in os.listdir(folder) if name.endswith(".counts.npy")]
     return {name: str(json_if_readable(os.path.join(folder, f"{name}.json")).get("digest")) for name in names}

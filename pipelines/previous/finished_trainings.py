@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import glob
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from components.pusher.served import MODEL, served_facts, served_versions, version_updates
@@ -278,10 +278,12 @@ def _inputs(graph: Graph, node: Node, kind: str) -> Iterator[Node]:
 START, BASE, BASELINE = "warm_start.checkpoint", "vocabulary_evolution.base", "evaluation.baseline"
 """The keys that refer to a previous run, besides those of gates (`Gate.compares_with`)."""
 
-_FILES = {
-    START: ("manifest.json", "an EmbeddingCheckpoint"),
-    BASE: ("*.counts.npy", "Vocabularies"),
-    **{gate.compares_with: (MODEL, "a version") for gate in gates() if gate.compares_with},
+_MODEL_FOLDERS = ("Format-Serving", "serving_model_dir", "serving_model_dir/export/*/*")  # of TFX, the newest first
+_FILES: Mapping[str, tuple[Sequence[str], str]] = {
+    START: (("manifest.json",), "an EmbeddingCheckpoint"),
+    BASE: (("*.counts.npy",), "Vocabularies"),
+    BASELINE: ([f"{folder}/saved_model.pb" for folder in _MODEL_FOLDERS], "a Model"),
+    **{gate.compares_with: ((MODEL,), "a version") for gate in gates() if gate.compares_with},
 }
 
 References: TypeAlias = Mapping[str, str | None]
@@ -326,11 +328,13 @@ def check_addresses(given: References) -> None:
     Raises:
       ConfigError: a local address does not hold such an artifact.
     """
-    for key, (file, kind) in _FILES.items():
+    for key, (files, kind) in _FILES.items():
         uri = given.get(key)
-        if uri is None or uri in WORDS or is_remote(uri) or glob.glob(os.path.join(glob.escape(uri), file)):
+        if uri is None or uri in WORDS or is_remote(uri):
+            continue
+        if any(glob.glob(os.path.join(glob.escape(uri), file)) for file in files):
             continue
         raise ConfigError(
-            f'`{key}` is {uri!r}: it has no {file}; give "pushed", or the folder of {kind}, such as '
+            f'`{key}` is {uri!r}: it has no {files[0]}; give "pushed", or the folder of {kind}, such as '
             "artifacts/<component>/<output>/<number> of the work_dir of another pipeline."
         )

@@ -8,6 +8,7 @@ from daily_runs import CONFIG, days_of, main, overrides_of, write_days
 from prepare_data import Purchase
 
 from pipelines.config import load_config
+from tests.support.metadata import newest_artifact
 
 pytestmark = pytest.mark.light
 
@@ -73,7 +74,7 @@ def test_later_run_reads_a_window_and_goes_on_from_the_last_run(tmp_path):
 @pytest.mark.skipif(not SHARED.exists(), reason="the data is not here")
 def test_page_of_the_days_says_what_the_store_says(tmp_path):
     """Runs the first $DAYS days; days that are in the folder $DAILY, made by `daily_runs.py`, are not run again."""
-    from pipelines.lineage.graph import newest_artifact, open_store
+    from pipelines.lineage.graph import open_store
     from tests.pipelines.lineage_check import check_page
 
     folder = Path(os.environ.get("DAILY", tmp_path))

@@ -21,6 +21,7 @@ import pytest
 
 from embedding_core.errors import EmbeddingError
 from pipelines.config import data_files, load_config
+from tests.support.metadata import newest_artifact
 
 pytestmark = [pytest.mark.tfx, pytest.mark.grappler]
 
@@ -220,10 +221,13 @@ def test_runs_leave_no_temporary_files(runs, temporary_folder):
 
 def test_lineage_reaches_back_to_the_examples(runs, store):
     from embedding_core.checkpoint import verify
-    from pipelines.lineage.graph import newest_artifact, trace
+    from pipelines.lineage.graph import trace
 
-    pushed = newest_artifact(store, "PushedModel", having={"pushed_version": int(runs[0].push.version)})
-    nodes = trace(store, pushed).values()
+    pushes = {
+        push.custom_properties["pushed_version"].string_value: push.id
+        for push in store.get_artifacts_by_type("PushedModel")
+    }
+    nodes = trace(store, pushes[runs[0].push.version]).values()
     types = {node.type for node in nodes}
     assert {"Model", "ModelRun", "components.Vocabularies", "components.TableConfigs", "Examples", "Schema"} <= types
     assert all(Path(node.uri).exists() for node in nodes)

@@ -1,18 +1,22 @@
 """Tests `follow`: spans as they arrive, a refused run, a lock, empty columns, and the files of old runs."""
 
 import csv
+import itertools
 import json
 import os
 import shutil
 import threading
+from types import SimpleNamespace
 
 import pytest
 
+from components.example_gen.tally import TooFewRowsError
 from components.pusher.publish import roll_back
 from embedding_core.errors import DataError
 from pipelines.commands import cli
 from pipelines.commands.shared_options import NOTHING_PUSHED
 from pipelines.config import load_config
+from pipelines.previous.trained_data import Arrived
 from tests.support.two_days import CONFIG, PRICED, chain_of, write_day
 
 pytestmark = pytest.mark.tfx
@@ -106,6 +110,25 @@ def test_follow_waits_for_a_lock_as_long_as_it_may(tmp_path, capsys):
     with run_lock(config), pytest.raises(InUseError, match=f"another run uses it, process {os.getpid()}"):
         next(follow(config))
     assert capsys.readouterr().err.count("waiting, at most 0.3 s (`follow.wait_seconds`): `work_dir` is") == 1
+
+
+def test_each_wait_for_a_lock_may_take_as_long(tmp_path, monkeypatch, capsys):
+    """Between the two waits, a run got the lock and found too few rows."""
+    from pipelines.local import following
+    from pipelines.local.work_dir import InUseError
+
+    (tmp_path / "my.yaml").write_text(CONFIG)
+    write_day(tmp_path, 1, range(9))
+    outcomes = iter([InUseError("first"), TooFewRowsError("few"), InUseError("second"), StopIteration("end")])
+    seconds, spans = itertools.count(0, 3000), itertools.count()
+    monkeypatch.setattr(following, "_run", lambda *_: (_ for _ in ()).throw(next(outcomes)))
+    monkeypatch.setattr(following, "time", SimpleNamespace(sleep=lambda _: None, monotonic=lambda: next(seconds)))
+    monkeypatch.setattr(following, "trained_spans", lambda _: SimpleNamespace(spans=(1,)))
+    monkeypatch.setattr(following, "arrived_spans", lambda *_: Arrived())
+    monkeypatch.setattr(following, "chosen_spans", lambda *_: (next(spans),))
+    with pytest.raises(RuntimeError):
+        next(following.follow(load_config(tmp_path / "my.yaml")))
+    assert capsys.readouterr().err.count("waiting, at most 3600 s") == 2
 
 
 @pytest.mark.slow

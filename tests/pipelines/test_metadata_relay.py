@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import threading
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -114,6 +115,15 @@ def test_a_password_in_the_servers_error_is_not_shown(fake):
 def test_an_answer_that_is_no_answer_is_one_error(fake, answer):
     with pytest.raises(StorageError, match="cannot be reached"):
         has_store(fake([OK] * 3 + [answer]).address)
+
+
+def test_a_lock_that_the_server_released_is_one_error(monkeypatch):
+    connection = MagicMock()
+    connection.cursor.return_value.__enter__.return_value.fetchone.side_effect = [(1,), (0,)]
+    monkeypatch.setattr(MetadataServer, "_connected", lambda _: contextlib.nullcontext(connection))
+    server = MetadataServer.of("mysql://tfx@db/lineage")
+    with pytest.raises(StorageError, match="released the lock of 'my'"), server.locked("my") as locked:
+        assert locked
 
 
 def test_a_setting_that_the_server_refuses_is_one_error(fake):

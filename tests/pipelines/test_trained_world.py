@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests.pipelines.lineage_check import check_page
+from tests.support.metadata import newest_artifact
 
 pytestmark = pytest.mark.tfx
 
@@ -74,7 +75,7 @@ def test_second_day_says_what_it_took_over(ranking_days):
 def test_every_link_and_figure_of_the_lineage_page_is_the_stores(ranking_days, tmp_path):
     """The page of the second day also contains the run that the day started from."""
     from pipelines.commands import lineage_command
-    from pipelines.lineage.graph import newest_artifact, open_store
+    from pipelines.lineage.graph import open_store
 
     page = tmp_path / "page.html"
     lineage_command.show(str(ranking_days.folder / "my.yaml"), html=str(page))
@@ -129,7 +130,7 @@ def test_evaluator_and_quality_gate_measure_the_same_rankings(two_tower):
 
 
 def test_copy_of_a_pipeline_names_its_own_files(ranking_days, tmp_path):
-    from pipelines.lineage.graph import newest_artifact, open_store, trace
+    from pipelines.lineage.graph import open_store, trace
 
     copy = ranking_days.copy(tmp_path / "copy")
     store = open_store(copy.work_dir / "metadata.sqlite")

@@ -15,6 +15,11 @@ def sqlite_store(path):
     return ml_metadata.MetadataStore(sqlite_connection(path))
 
 
+def newest_artifact(store, kind):
+    """Return the id of the newest live artifact of a type."""
+    return max(each.id for each in store.get_artifacts_by_type(kind) if each.state == mlmd.Artifact.LIVE)
+
+
 def put_artifact(store, kind, uri, pipeline):
     """Record a live artifact of a pipeline; return it, with its id."""
     type_id = store.put_artifact_type(mlmd.ArtifactType(name=kind))

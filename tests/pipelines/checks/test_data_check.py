@@ -197,6 +197,8 @@ def test_rows_of_eval_path_are_for_evaluation(checked, tmp_path):
         "the eval split with the label 0 has 0 rows, and `evaluation.min_rows_per_class` is 10, so every model will be "
         "refused: hold out more rows, or lower it and trust the figures less."
     )
+    towers = "model={name: two_tower, arguments: {query_features: [shop], candidate_features: [item]}}"
+    assert checked(given, towers, "training={softmax: item}", "features={categorical: [item, shop]}").refusals == ()
     test.write_text(CSV.replace(",x,0", ",x,").replace(",x,1", ",x,"))
     (problem,) = checked(given).problems
     assert problem.startswith(f"{tmp_path / 'rows.csv'} and {test}: 200 of 400 rows cannot be used")
@@ -262,6 +264,8 @@ def test_text_among_numbers_is_hidden_if_a_column_is_private(checked):
     found = checked("features.categorical=[{name: item, private: true}]", csv=csv)
     assert "column 'price': a text (sha256:" in "".join(found.problems)
     assert not [line for line in (*found.lines, *found.problems, *found.warnings) if "person" in line]
+    found = checked("features={categorical: [{name: item, private: true}]}", "columns=[price]", csv=csv)
+    assert "person" not in "".join(found.lines)
 
 
 def test_first_rows_of_files_spread_over_all_are_looked_at(checked, tmp_path):

@@ -35,6 +35,7 @@ MISTAKES = [
     (("run", "my.yaml"), [], "is 1 in all 1 rows"),
     (("run", "my.yaml"), ["label=item", "features.categorical.0=bought"], "`kind: multiclass`"),
     (("run", "my.yaml"), ["data={path: '{SPAN}.csv', spans: {first: 2, last: 1}}"], "must be at most `last`, 1"),
+    (("run", "my.yaml"), ["evaluation.baseline=/absent"], "it has no Format-Serving/saved_model.pb"),
     (("run", "my.yaml"), ["warm_start=/absent"], "it has no manifest.json"),
     (("validate", "my.yaml"), ["row_filters=[{column: item, min: abc}]"], "a date such as"),
     (("validate", "my.yaml"), ["seed=-1"], "`seed` is -1"),

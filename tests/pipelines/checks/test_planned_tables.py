@@ -4,8 +4,9 @@ import sys
 
 import pytest
 
+from embedding_core.errors import ConfigError
 from embedding_core.storage import bounds
-from pipelines.checks.planned_tables import planned_tables
+from pipelines.checks.planned_tables import planned_tables, requested_slice
 from pipelines.config import load_config
 
 pytestmark = pytest.mark.light
@@ -34,6 +35,11 @@ def test_before_a_run_the_tokens_of_the_data_are_counted(config):
     assert (rows["item"], rows["tags"]) == (10, 4)
     assert words.startswith("the tokens of all 300 rows for item, tags; 1,000,000 tokens assumed for user, which have")
     assert planned_tables(limited, None, 50)[0].table("tags").vocabulary_size == 51
+
+
+def test_simulated_tpu_names_no_slice(config):
+    with pytest.raises(ConfigError, match="name a TPU slice"):
+        requested_slice(config("training={strategy: simulated_tpu, topology: 2x2, batch_size: 32}"))
 
 
 def test_count_of_the_first_rows_says_so(config, monkeypatch):

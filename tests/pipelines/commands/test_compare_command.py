@@ -118,6 +118,12 @@ def test_figures_by_token_are_counted_and_only_all_prints_them(tmp_path, capsys)
     assert "drift.f0.new_rows" in compared(capsys, tmp_path, 7, 8, "--json")[1]
 
 
+@pytest.mark.parametrize("ignored", [("--html", "page.html", "--json"), ("--set", "seed=2")])
+def test_option_without_effect_is_refused(work_dir, capsys, ignored):
+    code, _, err = compared(capsys, work_dir, 7, 8, *ignored)
+    assert (code, "leave" in err) == (1, True)
+
+
 def test_json_holds_both_values(work_dir, capsys):
     _, out, _ = compared(capsys, work_dir, 7, 8, "--json")
     assert json.loads(out)["settings"] == {"model.arguments.hidden_units": [[64, 32], [128]]}

@@ -48,7 +48,7 @@ def test_command_that_needs_tfx_says_so_in_one_line(file, capsys, command):
 @pytest.mark.usefixtures("no_tfx")
 def test_sizes_of_the_last_run_are_not_guessed(file, capsys):
     (file.parent / "runs").mkdir()
-    (file.parent / "runs" / "metadata.sqlite").touch()
+    (file.parent / "runs" / "metadata.sqlite").write_text("not empty")
     assert exit_code("plan", file, "--set", f"work_dir={file.parent / 'runs'}") == 1
     assert "`--table-configs`" in capsys.readouterr().err
 
@@ -76,6 +76,12 @@ def test_plan_prints_tables_and_their_memory(file, capsys):
     large = ("--set", "vocabularies.item.max_size=900000000", "--set", "tables.item.dim=64")
     assert exit_code("plan", file, "--assume", "9", "--topology", "v3-8", *large) == 0
     assert "too large: item" in capsys.readouterr().out
+
+
+def test_plan_of_a_simulated_tpu_has_tables_alone(file, capsys):
+    simulated = "training={strategy: simulated_tpu, topology: 2x2, batch_size: 32}"
+    assert exit_code("plan", file, "--assume", "9", "--set", simulated) == 0
+    assert "core bytes" not in capsys.readouterr().out
 
 
 def test_plan_as_json(file, capsys):

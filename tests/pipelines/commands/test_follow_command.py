@@ -35,6 +35,7 @@ def test_until_idle_ends_if_no_file_has_arrived(path, capsys):
     ("override", "message"),
     [
         ("data.path=days/rows.csv", "no file has this name"),
+        ("data.path=days/**/{SPAN}/rows.csv", "use * for each folder"),
         ("warm_start=null", "set `warm_start: pushed`"),
         ("training.epochs=-1", "`training.epochs` is -1"),
     ],

@@ -44,6 +44,16 @@ def test_check_reads_every_artifact(work_dir, capsys):
     assert f"error: '{work_dir}/thing' is damaged or gone" in capsys.readouterr().err
 
 
+def test_folder_of_the_user_that_was_replaced_is_not_damaged(work_dir, capsys):
+    store = sqlite_store(work_dir / "metadata.sqlite")
+    (artifact,) = store.get_artifacts()
+    artifact.custom_properties["is_external"].int_value = 1
+    store.put_artifacts([artifact])
+    flip(work_dir / "thing")
+    assert exit_code("metadata", "check", TAXI, f"--set=work_dir={work_dir}") == 0
+    assert "thing' changed since it was imported" in capsys.readouterr().err
+
+
 def test_check_names_damaged_metadata(work_dir, capsys):
     (work_dir / "metadata.sqlite").write_bytes(b"damaged")
     assert exit_code("metadata", "check", TAXI, f"--set=work_dir={work_dir}") == 1

@@ -67,6 +67,7 @@ def test_what_fits_is_accepted(load, old, new):
         ("_length: 20}]}", "_length: 10}]}", "features.categorical.1.max_sequence_length", "the latest would"),
         ("_length: 20}]}", "_length: p95}]}", "features.categorical.1.max_sequence_length", "the latest would"),
         (", max_sequence_length: 20", "", "model.arguments.history", "has no `max_sequence_length`, and so no order"),
+        ("history: history", "history: [[a]]", "model.arguments.history", "takes str"),
         ("history: history", "history: histroy", "model.arguments.history", "did you mean 'history'"),
     ],
 )
@@ -91,6 +92,19 @@ def test_leave_one_out_needs_histories(mistake):
 def test_history_of_a_number_is_refused(mistake):
     line = mistake(changed(("history: item}", "history: price}"), ("features: {", "features: {dense: [price], ")))
     assert "`data.histories.columns.history` is 'price', which is read as a number" in line
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "path"),
+    [
+        ("split:", "evaluation: {slices: [item]}\nsplit:", "evaluation.slices.0"),
+        ("split:", "row_filters: [{column: item, equals: s3cret}]\nsplit:", "row_filters.0.equals"),
+        ("categorical: [item", "categorical: [{name: other, column: item}", "features.categorical.0"),
+    ],
+)
+def test_column_of_a_private_history_is_private(mistakes, old, new, path):
+    private = ("{name: history, vocabulary: item, table: item, ", "{name: history, private: true, ")
+    assert [line for line in mistakes(changed(private, (old, new))) if f"`{path}` " in line]
 
 
 def test_history_of_a_private_column_is_private(mistake, load):

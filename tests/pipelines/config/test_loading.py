@@ -7,7 +7,7 @@ from embedding_core.training_config import DEFAULT_EPOCHS
 from pipelines.config import SplitByHash, Threshold, load_config
 
 pytestmark = pytest.mark.light
-SOFTMAX = "\ntraining: {softmax: item}\nmodel: pipelines.models.ple"
+SOFTMAX = "\ntraining: {softmax: item}\nmodel: of_labels"
 TOWERS = "{name: two_tower, arguments: {query_features: [item], candidate_features: [other]}}"
 
 
@@ -47,6 +47,7 @@ def test_vectors_that_a_softmax_trains_have_unit_length(load, source, normalize)
     text += "features: {categorical: [item, other]}"
     config = load(text)
     assert config.model.arguments["normalize"] is normalize
+    assert load(text.replace("name: two_tower", "name: pipelines.models.two_tower")) == config
     given = load(text.replace(TOWERS, TOWERS.replace("arguments: {", "arguments: {normalize: false, ")))
     assert given.model.arguments["normalize"] is False
     if source == "softmax":
@@ -121,6 +122,7 @@ def test_missing_sections_are_named(mistakes):
         ("evaluation: {metrics: [AUC, xyz]}", "one of AUC, AUCPrecisionRecall"),
         ("evaluation: {thresholds: {Recall: {min: 0.1}}}", "add it there."),
         ("evaluation: {thresholds: {AUC: {min_improvement: 0}}}", "baseline"),
+        ("evaluation: {baseline: pushed, thresholds: {Calibration: {min_improvement: 0}}}", "nor a lower Calibration"),
         ("evaluation: {thresholds: {AUC: {min_over_popularity: 0}}}", "only metrics at K, such as Recall@10, are"),
         ("evaluation: {thresholds: {Recall@10: {min: 0.1}}}", "`model.name` is 'ranking': leave it out"),
         ("evaluation: {metrics: [AUC, NDCG@20]}", "is 'NDCG@20', which needs a model that retrieves"),
@@ -186,7 +188,8 @@ def test_mistake_is_one_line_with_the_rule(mistake, minimal, line, words):
         (f"label: {{column: y, kind: multiclass}}\nmodel: {TOWERS}", "has no argument `tasks`: it computes one output"),
     ],
 )
-def test_label_that_does_not_fit_is_one_line(mistake, lines, words):
+def test_label_that_does_not_fit_is_one_line(mistake, folder, lines, words):
+    (folder / "of_labels.py").write_text("def build(config, embeddings, dense, *, tasks): ...")
     assert words in mistake(f"data: rows.csv\nfeatures: {{categorical: [item, other]}}\n{lines}")
 
 
@@ -256,6 +259,11 @@ def test_rankings_of_two_towers_take_bounds_of_their_own(load, mistake, bounds, 
         assert load(text).evaluation.retrieval == {"Recall@10": Threshold(min=0.1, min_over_popularity=over)}
     else:
         assert words in mistake(text)
+
+
+def test_name_of_a_label_is_one_mistake_among_others(mistakes):
+    found = mistakes("data: rows.csv\nfeatures: {categorical: [item]}\nlabels: {käufe: y, b: x}\nseed: true\n")
+    assert ["`labels.käufe`" in found[0], "`seed`" in found[1]] == [True, True]
 
 
 def test_label_needs_column_or_key(mistakes):

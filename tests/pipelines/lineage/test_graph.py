@@ -10,7 +10,7 @@ from rich.console import Console
 
 from embedding_core.errors import DataError
 from pipelines.commands.lineage_command import lineage_tree
-from pipelines.lineage.graph import newest_artifact, open_store, outputs_of, read_graph, read_node, trace
+from pipelines.lineage.graph import open_store, outputs_of, read_graph, read_node, trace
 
 pytestmark = pytest.mark.light
 
@@ -82,13 +82,6 @@ def test_facts_are_decoded_where_they_are_json(metadata):
     assert nodes[metadata["pushed"]].facts["note"] == "not JSON {"
 
 
-def test_newest_artifact_heeds_the_facts_asked_for(metadata):
-    store = open_store(metadata["path"])
-    assert newest_artifact(store, "PushedModel", having={"pushed_version": 7}) == metadata["pushed"]
-    assert newest_artifact(store, "PushedModel", having={"pushed_version": 8}) is None
-    assert newest_artifact(store, "Model") == metadata["model"]
-
-
 def test_outputs_of_a_cached_execution_are_those_of_the_cache(metadata):
     assert outputs_of(open_store(metadata["path"]), metadata["cached"]) == [metadata["pushed"]]
 
@@ -106,8 +99,7 @@ def test_absent_metadata_is_one_error_and_makes_no_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("content", [b"", b"no database" * 100])
-def test_file_that_is_no_store_is_one_error(tmp_path, content):
-    (tmp_path / "metadata.sqlite").write_bytes(content)
+def test_file_that_is_no_store_is_one_error(tmp_path):
+    (tmp_path / "metadata.sqlite").write_bytes(b"no database" * 100)
     with pytest.raises(DataError, match="cannot be opened"):
         open_store(tmp_path / "metadata.sqlite")

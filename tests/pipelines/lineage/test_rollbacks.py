@@ -12,7 +12,8 @@ from components.pusher.publish import publish, roll_back
 from embedding_core.errors import ConfigError
 from pipelines.commands import cli, lineage_command
 from pipelines.lineage.ancestors import is_rolled_back, newest_first, pushes_of, record_rollbacks, with_rollbacks
-from pipelines.lineage.graph import newest_artifact, open_store, read_graph, trace
+from pipelines.lineage.graph import open_store, read_graph, trace
+from tests.support.metadata import newest_artifact, put_artifact, sqlite_store
 
 CONFIG = "data: rows.csv\nlabel: label\nfeatures: {categorical: [item]}\n"
 
@@ -66,7 +67,7 @@ def test_command_records_the_copy_as_what_it_is(pipeline, capsys):
         cli.main(["rollback", serving(pipeline)])
     assert f"; recorded in {pipeline}/runs/my/metadata.sqlite" in capsys.readouterr().out
     store = open_store(pipeline / "runs/my/metadata.sqlite")
-    copy, pushed, *made_of = trace(store, newest_artifact(store, "PushedModel", pipeline="my")).values()
+    copy, pushed, *made_of = trace(store, newest_artifact(store, "PushedModel")).values()
     assert (copy.facts["rollback"]["of"], copy.facts["rollback"]["from"]) == (100, 200)
     assert copy.producer.node == "Rollback"
     assert pushed.facts["pushed_version"] == 100
@@ -100,6 +101,33 @@ def test_what_was_pushed_between_the_two_is_rolled_back(pipeline):
     assert list(newest_first(pushes_of(graph))) == [(copy, pushes[100])]
     assert is_rolled_back(graph, pushes[200].id, serving(pipeline))
     assert not is_rolled_back(graph, pushes[100].id, serving(pipeline))
+
+
+def test_lineage_starts_where_the_configuration_pushes_to(pipeline, capsys):
+    """The newest version of the first folder has the higher number."""
+    store = sqlite_store(pipeline / "runs/my/metadata.sqlite")
+    push = put_artifact(store, "PushedModel", pipeline / "elsewhere", "my")
+    push.custom_properties["pushed"].int_value = 1
+    push.custom_properties["pushed_version"].string_value = "150"
+    push.custom_properties["pushed_destination"].string_value = str(pipeline / "other/150")
+    store.put_artifacts([push])
+    for destination, version in (("runs/my/serving", 200), ("other", 150), ("nothing", 150)):
+        lineage_command.show(str(pipeline / "my.yaml"), [f"push.destination={destination}"])
+        assert f"pushed_version: {version}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"forward": "a.csv", "token": "a=b"},
+        {"forward": "a.csv", "version": 0},
+        {"checkpoint": "c", "version": 1},
+        {"recorded": "folder", "overrides": ["seed=1"]},
+    ],
+)
+def test_lineage_refuses_options_that_it_would_ignore(options):
+    with pytest.raises(ConfigError, match="leave out one of them"):
+        lineage_command.show("my.yaml", **options)
 
 
 def test_lineage_names_the_copy_as_what_is_served(pipeline, capsys):
@@ -151,6 +179,19 @@ def test_rolled_back_version_is_pushed_again_only_if_asked(pipeline, run_again):
 
 @pytest.mark.tfx
 def test_version_that_is_no_longer_served_is_pushed_again(run_again):
+    assert run_again(100) == (True, [])
+
+
+@pytest.mark.tfx
+def test_push_of_another_pipeline_is_not_taken_for_its_own(pipeline, run_again):
+    store = sqlite_store(pipeline / "runs/my/metadata.sqlite")
+    push = put_artifact(store, "PushedModel", "/elsewhere/200", "other")
+    push.custom_properties["pushed"].int_value = 1
+    push.custom_properties["pushed_version"].string_value = "200"
+    push.custom_properties["pushed_destination"].string_value = "/elsewhere/200"
+    events = [(store.get_artifacts_by_type("Model")[0], mlmd.Event(type=mlmd.Event.INPUT))]
+    events.append((push, mlmd.Event(type=mlmd.Event.OUTPUT)))
+    store.put_execution(mlmd.Execution(type_id=store.get_execution_type("EmbeddingPusher").id), events, [])
     assert run_again(100) == (True, [])
 
 

@@ -20,6 +20,7 @@ def configuration(folder, *overrides):
         ("data.path=s3://bucket/rows.csv", "data.path"),
         ("push.destination=s3://bucket/serving", "push.destination"),
         ("warm_start=s3://bucket/checkpoint", "warm_start.checkpoint"),
+        ("vocabulary_evolution=s3://bucket/vocabularies", "vocabulary_evolution.base"),
     ],
 )
 def test_address_of_s3_is_refused_by_its_key(tmp_path, override, key):

@@ -13,6 +13,7 @@ from ml_metadata.metadata_store import metadata_store as mlmd_store
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
 from embedding_core.errors import StorageError
+from pipelines.config.metadata_server import has_store
 from pipelines.local.metadata_store import SCHEMA_VERSION, check_store, remove_dangling, upgrade
 from tests.support.metadata import sqlite_connection, sqlite_store
 
@@ -96,7 +97,7 @@ def test_rows_that_name_nothing_are_removed_and_no_others(path):
 
 def test_empty_file_is_a_store_that_is_not_there_yet(path):
     os.truncate(path, 0)
-    assert check_store(path) is None
+    assert (check_store(path), has_store(path)) == (None, False)
 
 
 def test_store_that_another_process_holds_is_one_error(path, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 
 import components
 from pipelines.config import load_config
-from pipelines.pipeline.fingerprint import code_fingerprint, digest_of_files, loaded_files
+from pipelines.pipeline.fingerprint import code_fingerprint, digest_of_files, loaded_files, preprocessing_fingerprint
 
 ROOT = Path(components.__file__).parents[1]
 OURS = ("components", "embedding_core", "pipelines")
@@ -29,14 +29,30 @@ def test_digest_follows_the_contents_and_not_the_place(tmp_path):
 
 @pytest.mark.light
 @pytest.mark.parametrize("key", ["preprocessing_fn", "model.run_fn"])
-def test_edit_of_the_users_module_changes_the_digest(tmp_path, key):
+@pytest.mark.parametrize("edited", ["edited", "blocks/__init__", "blocks/parts"])
+def test_edit_of_the_users_modules_changes_the_digest(tmp_path, monkeypatch, key, edited):
+    monkeypatch.setattr(sys, "path", [*sys.path])  # it is appended to
     (tmp_path / "rows.csv").write_text("item,label\na,1\n")
     (tmp_path / "my.yaml").write_text("data: rows.csv\nlabel: label\nfeatures: {categorical: [item]}\n")
-    module, digests = f"edited_{key.rpartition('.')[2]}", []
-    for edit in ("", "# edited\n"):
-        (tmp_path / f"{module}.py").write_text(f"def function(arguments):\n    pass\n{edit}")
-        digests.append(code_fingerprint(load_config(tmp_path / "my.yaml", [f"{key}={module}.function"]), "trainer"))
-    assert digests[0] != digests[1]
+    (tmp_path / "blocks").mkdir()
+    for name, source in {"blocks/__init__": "", "blocks/parts": "", "edited": "from blocks import parts\n"}.items():
+        (tmp_path / f"{name}.py").write_text(f"{source}def function(arguments):\n    pass\n")
+    config = load_config(tmp_path / "my.yaml", [f"{key}=edited.function"])
+    digests = [lambda: code_fingerprint(config, "trainer")]
+    digests += [lambda: preprocessing_fingerprint(config)] * (key == "preprocessing_fn")
+    before = [digest() for digest in digests]
+    with (tmp_path / f"{edited}.py").open("a") as file:
+        file.write("# edited\n")
+    assert not {*before} & {digest() for digest in digests}
+
+
+@pytest.mark.light
+def test_installed_packages_are_not_in_the_digest(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(packages := tmp_path / ".venv/lib/site-packages")
+    packages.mkdir(parents=True)
+    (packages / "installed.py").write_text("")
+    (tmp_path / "own.py").write_text("import installed, json, rich.text\n")
+    assert loaded_files(["own"], str(tmp_path)) == {str(tmp_path / "own.py")}
 
 
 @pytest.mark.light

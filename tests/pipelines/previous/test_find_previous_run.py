@@ -309,6 +309,11 @@ def test_checkpoint_that_is_gone_is_refused_by_name(chain, days):
         chain.find(chain.asked((3, "wednesday")))
 
 
+def test_vocabularies_that_are_gone_are_not_compared(chain, days, tmp_path):
+    found = chain.find(chain.asked((4, "thursday")), given("pushed", base=str(tmp_path / "gone")))
+    assert found.vocabularies == str(tmp_path / "gone")
+
+
 def test_baseline_is_the_push_before_also_in_a_retry(chain, days):
     found = [chain.find(chain.asked(day), given(None, baseline="pushed")) for day in ((2, "tuesday"), (3, "wednesday"))]
     assert [previous.baseline for previous in found] == [chain.uri(days[0], "model"), chain.uri(days[1], "model")]

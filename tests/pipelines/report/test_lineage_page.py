@@ -288,6 +288,7 @@ def test_command_starts_from_a_checkpoint_or_an_older_version(root, capsys, tmp_
         (["--version", "9"], DataError, "no version 9"),
         (["--checkpoint", "/x"], DataError, "choose from"),
         (["--forward", "9.csv"], DataError, "no Examples were made of '9.csv'"),
+        (["--forward", "/1.csv"], DataError, "no Examples were made of '/1.csv'"),
         (["--token", "company"], ConfigError, "VOCABULARY=TOKEN"),
         (["--token", "compani=Taxi"], DataError, "unknown vocabulary 'compani': did you mean 'company'"),
         (["--html", "/nowhere/page.html"], ConfigError, "cannot be written"),
