@@ -115,9 +115,10 @@ def artifacts_of(
       pipeline: name of their pipeline; None is any in the store.
     """
     wanted = having or {}
+    artifacts = store.get_artifacts_by_type(type_name) if pipeline is None else _artifacts(store, pipeline)
     return sorted(
         artifact.id
-        for artifact in _artifacts(store, pipeline)
+        for artifact in artifacts
         if artifact.type == type_name
         and artifact.state == mlmd.Artifact.LIVE
         and all(_facts(artifact).get(key) == value for key, value in wanted.items())
@@ -202,6 +203,16 @@ def node_of(lineage: Mapping[int, Node], kind: str) -> Node | None:
     the run's own need not be the newest, and the ids of artifacts that were read from records have no order.
     """
     return next((node for node in lineage.values() if node.type == kind), None)
+
+
+def started_from(lineage: Mapping[int, Node]) -> Node | None:
+    """Return the remapped checkpoint that the run itself started from; None for a cold start.
+
+    A checkpoint of another model in the lineage, such as that which the evaluation compares with, does not count.
+    """
+    run = node_of(lineage, "ModelRun")
+    inputs = [] if run is None else [lineage[number] for number in run.inputs]
+    return next((node for node in inputs if "remap" in node.facts), None)
 
 
 def downstream(graph: Mapping[int, Node], starts: Sequence[int]) -> dict[int, Node]:
@@ -335,12 +346,20 @@ def recorded_lineage(uri: str) -> dict[int, Node]:
     return upstream(graph, first[0]) if first else {}
 
 
-def _graph(records: Sequence[Json]) -> dict[int, Node]:
+def _graph(records: Iterable[Json]) -> dict[int, Node]:
+    records = [
+        {**_without_slash(record), "inputs": [_without_slash(entry) for entry in record["inputs"]]}
+        for record in records
+    ]
     types = {entry["uri"]: entry["type"] for record in records for entry in record["inputs"]}
     types.update({record["uri"]: record["type"] for record in records})
     numbers = {uri: number for number, uri in enumerate(sorted(types), start=1)}
     by_uri = {record["uri"]: record for record in records}
     return {number: _node(number, uri, types[uri], by_uri.get(uri), numbers) for uri, number in numbers.items()}
+
+
+def _without_slash(entry: Json) -> Json:
+    return {**entry, "uri": entry["uri"].rstrip("/")}
 
 
 def _node(number: int, uri: str, kind: str, record: Json | None, numbers: Mapping[str, int]) -> Node:
