@@ -48,4 +48,10 @@ class BeamKeys(Section):
     beam: Beam = Field(default_factory=Beam)
 
 
+def dask_address(config: object) -> str | None:
+    """Return the address of the Dask scheduler if the configuration chooses Dask."""
+    on_dask = isinstance(config, BeamKeys) and config.beam.runner == "dask"
+    return str(config.beam.address) if on_dask else None
+
+
 KEYS = {"": BeamKeys}

@@ -356,8 +356,9 @@ def _ranks(inputs: Inputs, counts: Mapping[str, npt.NDArray[np.int64]]) -> dict[
     """Return the rank of each id by its count, by table; the ids of an extended vocabulary are in another order."""
     ranks = {}
     for table in inputs.config.tables:
-        if table.vocabulary in counts:
-            order = np.argsort(-counts[table.vocabulary], kind="stable")
+        of_ids = counts.get(table.vocabulary or "")
+        if of_ids is not None:
+            order = np.argsort(-of_ids, kind="stable")
             ranks[table.name] = np.arange(table.vocabulary_size)
             ranks[table.name][order] = np.arange(len(order))
     return ranks
