@@ -50,8 +50,9 @@ class BeamKeys(Section):
 
 def dask_address(config: object) -> str | None:
     """Return the address of the Dask scheduler if the configuration chooses Dask."""
-    on_dask = isinstance(config, BeamKeys) and config.beam.runner == "dask"
-    return str(config.beam.address) if on_dask else None
+    if isinstance(config, BeamKeys) and config.beam.runner == "dask":
+        return str(config.beam.address)
+    return None
 
 
 KEYS = {"": BeamKeys}
