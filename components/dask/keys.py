@@ -48,4 +48,11 @@ class BeamKeys(Section):
     beam: Beam = Field(default_factory=Beam)
 
 
+def dask_address(config: object) -> str | None:
+    """Return the address of the Dask scheduler if the configuration chooses Dask."""
+    if isinstance(config, BeamKeys) and config.beam.runner == "dask":
+        return str(config.beam.address)
+    return None
+
+
 KEYS = {"": BeamKeys}

@@ -117,11 +117,18 @@ def _parameters(config: PipelineConfig, backend: Kubeflow) -> Parameters:
     given: list[tuple[str, type[str | int], str | int | None, str]] = [
         ("data_folder", str, base, f"folder of the data; the files in it are {files}"),
         ("push_destination", str, config.push_destination, "folder of the served versions"),
-        ("resume_folder", str, f"{backend.pipeline_root.rstrip('/')}/resume", "keeps checkpoints while training"),
-        ("training_steps", int, config.training.steps or 0, "how many batches to train on; 0 is as configured"),
+        (
+            "resume_folder",
+            str,
+            f"{backend.pipeline_root.rstrip('/')}/resume",
+            "folder of the checkpoints of a training",
+        ),
+        ("training_steps", int, config.training.steps or 0, "number of batches to train on; 0 is as configured"),
     ]
     if config.data.has_spans:
-        given.append(("data_spans", str, "", "<first>/<last> span to read, either side may be empty; as configured"))
+        given.append(
+            ("data_spans", str, "", "first and last span to read, as <first>/<last>; an empty side is as configured")
+        )
     if config.warm_start is not None:
         checkpoint = config.warm_start.checkpoint
         given.append(("warm_start", str, checkpoint, "EmbeddingCheckpoint that the tables start from"))

@@ -27,7 +27,10 @@ def kubernetes_name(name: str) -> str:
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
     words = re.sub(r"[^a-z0-9]+", "-", words).strip("-")
     if not _KUBERNETES_NAME.fullmatch(words):
-        raise ConfigError(f"the name {name!r} is {words!r} in Kubernetes: it must have 1 to 63 letters and digits.")
+        raise ConfigError(
+            f"`name` is {name!r}, which becomes {words!r} in Kubernetes: it must have 1 to 63 letters a-z or digits "
+            "there; give another name."
+        )
     return words
 
 

@@ -56,7 +56,7 @@ def check_output(option: str, path: str | os.PathLike[str]) -> None:
         problem = "No such folder"
     elif os.path.isdir(path):
         problem = "Is a directory"
-    elif not os.access(path if os.path.exists(path) else folder, os.W_OK):
+    elif not os.access(folder, os.W_OK):
         problem = "Permission denied"
     else:
         return

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from components.dask.keys import BeamKeys
+from components.dask.keys import dask_address
 from pipelines.config import PipelineConfig
 from pipelines.pipeline.run_target import NO_CONTAINER
 
 
 def beam_args(config: PipelineConfig) -> tuple[str, ...]:
     """Return the arguments of Beam; none if the configuration does not choose Dask."""
-    if isinstance(config, BeamKeys) and config.beam.runner == "dask":
-        return on_dask(str(config.beam.address))
-    return ()
+    address = dask_address(config)
+    return () if address is None else on_dask(address)
 
 
 def on_dask(address: str) -> tuple[str, ...]:

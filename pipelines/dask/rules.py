@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from components.dask.keys import BeamKeys
+from components.dask.keys import dask_address
 from embedding_core.schema import Mistakes
 from pipelines.config.pipeline_config import PipelineConfig
 
 
 def _one_kind_of_workers(config: PipelineConfig) -> Mistakes:
-    if isinstance(config, BeamKeys) and config.beam.runner == "dask" and config.data.workers > 1:
+    if dask_address(config) is not None and config.data.workers > 1:
         given = f"is {config.data.workers}, but `beam.runner` is 'dask', whose cluster has workers of its own"
         yield "data.workers", f"{given}: leave it out."
 
 
 def _one_runner(config: PipelineConfig) -> Mistakes:
-    on_dask = isinstance(config, BeamKeys) and config.beam.runner == "dask"
-    if on_dask and config.kubeflow is not None and config.kubeflow.beam_args:
+    if dask_address(config) is not None and config.kubeflow is not None and config.kubeflow.beam_args:
         yield "kubeflow.beam_args", "is given, but `beam.runner` is 'dask': leave out one of the two."
 
 

@@ -15,7 +15,7 @@ from ml_metadata.proto import metadata_store_pb2 as mlmd
 from components.pusher.served import manifest_facts, served_versions, version_updates
 from embedding_core.errors import ConfigError
 from embedding_core.storage import is_remote
-from pipelines.lineage.graph import Execution, Facts, Node, files_of, node_of, upstream
+from pipelines.lineage.graph import Execution, Facts, Node, files_of, node_of, started_from, upstream
 from pipelines.pipeline.run_target import metadata_connection
 
 # Finds and records the versions that rollbacks published: copies of previous versions, marked in their manifests.
@@ -263,10 +263,8 @@ def _generation(added: Lineage, lineage: Lineage) -> Generation:
     vocabularies: Facts = counted.facts.get("vocabularies", {}) if counted else {}
     evolved = {name: vocabulary["evolution"] for name, vocabulary in vocabularies.items() if "evolution" in vocabulary}
     drift = {name: part for vocabulary in vocabularies.values() for name, part in vocabulary.get("drift", {}).items()}
-    started = [
-        lineage[parent].facts["remap"] for parent in (run.inputs if run else ()) if "remap" in lineage[parent].facts
-    ]
-    remap: Facts = started[0] if started else {}
+    started = started_from(lineage)
+    remap: Facts = started.facts["remap"] if started else {}
     paths = sorted(file["path"] for file in files_of(examples) if "split" not in file) if examples else []
     return Generation(
         version=str(push.facts.get("pushed_version", push.id)),

@@ -185,6 +185,16 @@ def node_of(lineage: Mapping[int, Node], kind: str) -> Node | None:
     return next((node for node in lineage.values() if node.type == kind), None)
 
 
+def started_from(lineage: Mapping[int, Node]) -> Node | None:
+    """Return the remapped checkpoint that the run itself started from; None for a cold start.
+
+    A checkpoint of another model in the lineage, such as that which the evaluation compares with, does not count.
+    """
+    run = node_of(lineage, "ModelRun")
+    inputs = [] if run is None else [lineage[number] for number in run.inputs]
+    return next((node for node in inputs if "remap" in node.facts), None)
+
+
 def downstream(graph: Mapping[int, Node], starts: Sequence[int]) -> dict[int, Node]:
     """Return the artifacts and everything in the graph that was made of them, by id, the artifacts themselves first."""
     made: dict[int, list[int]] = {}
@@ -316,12 +326,20 @@ def recorded_lineage(uri: str) -> dict[int, Node]:
     return upstream(graph, first[0]) if first else {}
 
 
-def _graph(records: Sequence[Json]) -> dict[int, Node]:
+def _graph(records: Iterable[Json]) -> dict[int, Node]:
+    records = [
+        {**_without_slash(record), "inputs": [_without_slash(entry) for entry in record["inputs"]]}
+        for record in records
+    ]
     types = {entry["uri"]: entry["type"] for record in records for entry in record["inputs"]}
     types.update({record["uri"]: record["type"] for record in records})
     numbers = {uri: number for number, uri in enumerate(sorted(types), start=1)}
     by_uri = {record["uri"]: record for record in records}
     return {number: _node(number, uri, types[uri], by_uri.get(uri), numbers) for uri, number in numbers.items()}
+
+
+def _without_slash(entry: Json) -> Json:
+    return {**entry, "uri": entry["uri"].rstrip("/")}
 
 
 def _node(number: int, uri: str, kind: str, record: Json | None, numbers: Mapping[str, int]) -> Node:

@@ -74,12 +74,15 @@ def build(
       A model from all inputs to an output `[B, width]` for each task.
 
     Raises:
-      ConfigError: `heads` does not divide the last width of a stream, or a stream has no layer.
+      ConfigError: `heads` is 0 or does not divide the last width of a stream, or a stream has no layer.
     """
     del config
     for name, units in (("first_units", first_units), ("second_units", second_units)):
-        if not units or units[-1] % heads:
-            raise ConfigError(f"`{name}` is {list(units)!r}: its last width must be a multiple of `heads`, {heads}.")
+        if heads < 1 or not units or units[-1] % heads:
+            raise ConfigError(
+                f"`{name}` is {list(units)!r} and `heads` is {heads!r}: `heads` must be at least 1, and the last width "
+                "a multiple of it."
+            )
     inputs = inputs_vector(embeddings, dense)
     streams = []
     for index, units in enumerate((first_units, second_units)):

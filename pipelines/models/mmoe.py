@@ -11,6 +11,7 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.config import EmbeddingConfig
+from embedding_core.errors import ConfigError
 from pipelines.models.parts import ONE_OUTPUT, inputs_vector, mlp, model_of
 
 _layers = tf_keras.layers
@@ -45,8 +46,13 @@ def build(
 
     Returns:
       A model from all inputs to an output `[B, width]` for each task.
+
+    Raises:
+      ConfigError: there is no expert.
     """
     del config
+    if experts < 1:
+        raise ConfigError(f"`experts` is {experts!r}: it must be at least 1.")
     inputs = inputs_vector(embeddings, dense)
     made = [mlp(inputs, expert_units, l2=l2, dropout=dropout, seed=seed + 100 * index) for index in range(experts)]
     tops = {}

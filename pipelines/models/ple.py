@@ -11,6 +11,7 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.config import EmbeddingConfig
+from embedding_core.errors import ConfigError
 from pipelines.models.mmoe import mixed
 from pipelines.models.parts import ONE_OUTPUT, inputs_vector, mlp, model_of
 
@@ -55,8 +56,15 @@ def build(
 
     Returns:
       A model from all inputs to an output `[B, width]` for each task.
+
+    Raises:
+      ConfigError: a task has no expert to read.
     """
     del config
+    if task_experts + shared_experts < 1:
+        raise ConfigError(
+            f"`task_experts` is {task_experts!r} and `shared_experts` is {shared_experts!r}: one must be at least 1."
+        )
     inputs = inputs_vector(embeddings, dense)
     read = dict.fromkeys([*tasks, _SHARED], inputs)
     for level in range(levels):

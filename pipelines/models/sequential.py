@@ -68,10 +68,10 @@ def build(
         raise ConfigError(f"`blocks` is {blocks!r}: it must be at least 1.")
     sequence, length, target = embeddings[history], lengths[history], embeddings[candidate]
     dim = target.shape[-1]
-    if sequence.shape[-1] != dim or dim % heads:
+    if heads < 1 or sequence.shape[-1] != dim or dim % heads:
         raise ConfigError(
-            f"`history` has dim {sequence.shape[-1]}, `candidate` {dim}, and `heads` is {heads}: the dims must be "
-            "equal, as in one table, and `heads` must divide them."
+            f"`history` has dim {sequence.shape[-1]}, `candidate` {dim}, and `heads` is {heads!r}: the dims must be "
+            "equal, as in one table, and `heads` must divide them and be at least 1."
         )
     query = last_of_causal_blocks(sequence, length, blocks=blocks, heads=heads, dropout=dropout, seed=seed)
     vector = target

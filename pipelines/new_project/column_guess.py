@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from components.example_gen.sampling import Column
@@ -31,7 +31,7 @@ _FEW = 40  # whole numbers with at most as many distinct values are categories
 _FLAGS = 10  # a quantity with at most as many is a category too
 _LISTS = 0.3  # share of values that a sign must split into several
 _LONG_TAIL = 20.0  # largest number over the median, above which an amount gets log1p
-_NUMBERED = 1.2  # numbers of rows reach from the least to so many times the number of rows
+_NUMBERED = 1.2  # whole numbers that number the rows span at most so many times the number of rows
 _EXACT = 2.0**53  # from here on, neighbouring whole numbers are one float
 _EMPTY = 0.995  # share of rows without a value above which a column is left out
 _WORDS = 3  # a text with as many words is read word by word
@@ -191,7 +191,7 @@ def _with_names_of_their_own(guesses: Iterable[Guess]) -> Iterator[Guess]:
         if other == guess.column:
             yield guess
         else:
-            why = f"its name differs from {other!r} only by signs or capitals; rename it in the data"
+            why = f"as an input of the served model it has the name that {other!r} has; rename it in the data"
             yield Guess(column=guess.column, role="left_out", why=why)
 
 
@@ -203,7 +203,13 @@ def _with_shared_vocabularies(guesses: Iterable[Guess]) -> list[Guess]:
         words = words_of(guess.column)
         if guess.role == "categorical" and len(words) > 1 and words[0] in _ENDS:
             groups.setdefault("_".join(words[1:]), []).append(guess.column)
-    shared = {column: name for name, members in groups.items() if len(members) == 2 for column in members}
+    taken = {*feature_names([guess.column for guess in guesses if guess.role in ("dense", "categorical")]).values()}
+    shared: dict[str, str] = {}
+    for name, members in groups.items():
+        if len(members) == 2:
+            vocabulary = _free(_valid_part(name), taken)
+            taken.add(vocabulary)
+            shared.update(dict.fromkeys(members, vocabulary))
     return [
         dataclasses.replace(
             guess,
@@ -214,6 +220,27 @@ def _with_shared_vocabularies(guesses: Iterable[Guess]) -> list[Guess]:
         else guess
         for guess in guesses
     ]
+
+
+def feature_names(columns: Sequence[str]) -> dict[str, str]:
+    """Return a name for the feature of each column: the column's, or if that is not a valid name, its valid part."""
+    names: dict[str, str] = {}
+    for column in columns:
+        name = column if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}", column) else _valid_part(column)
+        names[column] = _free(name, names.values())
+    return names
+
+
+def _free(name: str, taken: Container[str]) -> str:
+    """Return the name, with a number at its end if it is taken."""
+    free, number = name, 2
+    while free in taken:
+        free, number = f"{name}_{number}", number + 1
+    return free
+
+
+def _valid_part(column: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "_", column).strip("_")[:150] or "column"
 
 
 def _other(shared: Mapping[str, str], column: str) -> str:
@@ -360,7 +387,11 @@ def _is_binary(column: Column) -> bool:
 
 
 def _is_measured(column: Column) -> bool:
-    """Return whether numbers have decimal points that pandas did not add to whole ones, as it does if some lack."""
+    """Return whether the numbers were measured.
+
+    They were if some are not whole, or if all have a decimal point although no value is missing: pandas adds points
+    only if values are missing.
+    """
     return not is_whole(column) or (bool(column.with_point) and not column.missing)
 
 

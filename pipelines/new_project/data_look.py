@@ -80,13 +80,20 @@ def guess_csv(path: str) -> tuple[Json, dict[str, str]]:
 def guess_missing(columns: Mapping[str, Column]) -> tuple[list[str], str]:
     """Guess the texts that mean a missing value, and say in which columns they are; an empty list if there are none."""
     columns_by_text: dict[str, list[str]] = {}
+    values: set[str] = set()  # of columns that hold no numbers: what is missing elsewhere is a value there
     for name, column in columns.items():
         texts = [value.decode("utf-8", "replace") for value, _ in column.frequent]
         words = [text for text in texts if not _NUMBER.match(text)]
         among_numbers = len(words) <= _OTHER * len(texts)
+        values.update(() if among_numbers else words)
         for text in words:
             if among_numbers or text.strip().casefold() in _MARKS:
                 columns_by_text.setdefault(text, []).append(name)
+    columns_by_text = {
+        text: names
+        for text, names in columns_by_text.items()
+        if text not in values or text.strip().casefold() in _MARKS
+    }
     places = sorted({name for names in columns_by_text.values() for name in names})
     return sorted(columns_by_text), f"in {', '.join(places[:5])}{', ...' if len(places) > 5 else ''}"
 
@@ -142,11 +149,11 @@ class DataLook:
 
     Attributes:
       files: all files of the data.
-      rows: how many rows were looked at.
+      rows: number of rows that were looked at.
       whole: whether these are all rows.
-      bad: how many of them cannot be read.
+      bad: number of these rows that cannot be read.
       section: the keys of the section `data` that differ from their defaults, without the path.
-      reasons: why each of these keys was guessed.
+      reasons: reason of the guess, for each of these keys.
       columns: the columns that can be read, in the order of the data.
       unreadable: the columns that are left out because an example cannot hold them, with the reason.
     """

@@ -22,10 +22,18 @@ from embedding_core.errors import ConfigError
 from embedding_core.storage import is_remote, whole_file
 from pipelines.checks.column_codes import is_whole
 from pipelines.checks.data_check import DataCheck, check_data
-from pipelines.config import config_from_mapping, load_config
+from pipelines.config import config_from_mapping
 from pipelines.config.loading import parse_yaml, yaml_of
 from pipelines.config.sections import resolve
-from pipelines.new_project.column_guess import Guess, LabelGuess, facts, guess_columns, guess_label, read_by_towers
+from pipelines.new_project.column_guess import (
+    Guess,
+    LabelGuess,
+    facts,
+    feature_names,
+    guess_columns,
+    guess_label,
+    read_by_towers,
+)
 from pipelines.new_project.data_look import DataLook, look_at
 
 # Writes the guessed configuration as YAML, with the reason of each guess in a comment.
@@ -70,22 +78,6 @@ def config_text(
     return "\n".join(lines) + "\n"
 
 
-def feature_names(columns: Sequence[str]) -> dict[str, str]:
-    """Return a name for the feature of each column: the column's, or if that is not a valid name, its valid part."""
-    names: dict[str, str] = {}
-    for column in columns:
-        name = column if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}", column) else _valid_part(column)
-        taken, number = name, 2
-        while taken in names.values():
-            taken, number = f"{name}_{number}", number + 1
-        names[column] = taken
-    return names
-
-
-def _valid_part(column: str) -> str:
-    return re.sub(r"[^A-Za-z0-9]+", "_", column).strip("_")[:150] or "column"
-
-
 def _header(look: DataLook) -> Iterator[str]:
     rows = f"all {look.rows:,}" if look.whole else f"the first {look.rows:,}"
     of = f" of {len(look.files)} files" if len(look.files) > 1 else ""
@@ -112,9 +104,9 @@ def _data(path: str, eval_path: str | None, look: DataLook, features: Sequence[G
 
 
 def _label(label: LabelGuess, look: DataLook) -> Iterator[str]:
-    yield f"# guess: {_plain(label.why)}"
+    yield f"# guess: {printable(label.why)}"
     if label.column is not None:
-        yield f"#   {_plain(label.column)}: {facts(look.columns[label.column])}"
+        yield f"#   {printable(label.column)}: {facts(look.columns[label.column])}"
     given = label.label
     yield f"label: {_flow(given['column'] if set(given) == {'column'} else given)}"
     if label.only_with_label:
@@ -190,7 +182,7 @@ def _left_out(features: Sequence[Guess], look: DataLook) -> Iterator[str]:
         yield ""
         yield "# Columns that are left out:"
     for column, why in left_out:
-        yield f"#   {_plain(column)}: guess: {_plain(why)}"
+        yield f"#   {printable(column)}: guess: {printable(why)}"
 
 
 def _few_rows(look: DataLook) -> Iterator[str]:
@@ -201,19 +193,16 @@ def _few_rows(look: DataLook) -> Iterator[str]:
 
 
 def _with_comment(line: str, comment: str) -> str:
-    return f"{line}{' ' * max(2, _COLUMN - len(line))}# {_plain(comment)}"
-
-
-def _plain(text: str) -> str:
-    """Return the text on one line, as a comment may have it."""
-    return printable(text)
+    return f"{line}{' ' * max(2, _COLUMN - len(line))}# {printable(comment)}"
 
 
 def _flow(value: Any) -> str:
     """Write a value as YAML on one line, which `parse_yaml` reads back unchanged."""
     if isinstance(value, str):
         plain = bool(_PLAIN.fullmatch(value)) and yaml_of({"k": value}) == f"k: {value}\n"
-        return value if plain else json.dumps(value, ensure_ascii=not value.isprintable())
+        if plain or value.isprintable():
+            return value if plain else json.dumps(value, ensure_ascii=False)
+        return yaml.safe_dump(value, default_style='"', width=math.inf).strip()
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_flow(str(key))}: {_flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
@@ -258,14 +247,15 @@ def write_project(folder: Path, data: str | None, label: str | None, eval_data: 
     texts = {file: text.replace(_PLACEHOLDER, name) if file.endswith(_TEXTS) else text for file, text in texts.items()}
     with _named(folder):
         _check_new(folder, texts)
-    if data is not None:
-        texts[CONFIG] = _guessed(folder, name, data, label, eval_data)
+    if data is None:
+        with _named(folder):
+            _write(folder, texts)
+        return None
+    texts[CONFIG] = _guessed(folder, name, data, label, eval_data)
+    config = config_from_mapping(parse_yaml(texts[CONFIG], CONFIG).values, folder)
+    check = check_data(config)  # before a file is written: `init` may be repeated if it fails
     with _named(folder):
         _write(folder, texts)
-    if data is None:
-        return None
-    config = load_config(folder / CONFIG)
-    check = check_data(config)
     label = "none, rows are positive events"
     if config.label is not None and config.label.column is not None:
         label = f"{config.label.column} ({config.label.kind})"
@@ -309,7 +299,7 @@ def _is_ours(path: Path, text: str) -> bool:
 
 
 def _guessed(folder: Path, name: str, data: str, label: str | None, eval_data: str | None) -> str:
-    """Return the text of the configuration, which was checked."""
+    """Return the text of the configuration."""
     look = look_at(data)
     guesses = guess_columns(look.columns, whole=look.whole)
     guessed = guess_label(look.columns, guesses, label)
@@ -323,9 +313,7 @@ def _guessed(folder: Path, name: str, data: str, label: str | None, eval_data: s
             "this project needs at least one; write a configuration by hand."
         )
     eval_path = None if eval_data is None else _path_in(folder, eval_data)
-    text = config_text(name, _path_in(folder, data), look, guessed, guesses, eval_path)
-    config_from_mapping(parse_yaml(text, CONFIG).values, folder)
-    return text
+    return config_text(name, _path_in(folder, data), look, guessed, guesses, eval_path)
 
 
 def _path_in(folder: Path, data: str) -> str:

@@ -13,6 +13,7 @@ from pipelines.config import PipelineConfig, Resources
 from pipelines.parameter_server.keys import ClusterKeys, TrainingCluster
 
 _PORT = 2222
+_LONGEST_NAME = 45  # with "-worker", a number and the digest of a StatefulSet's revision: at most 63 letters
 _SERVE = "exec python -m embedding_core.parameter_server.worker"
 
 
@@ -76,7 +77,7 @@ def trainer_pods(config: PipelineConfig) -> ClusterPods | None:
     """Return the cluster of parameter servers that the trainer needs; None if it trains by itself.
 
     Raises:
-      ConfigError: strategy and cluster are not given together.
+      ConfigError: strategy and cluster are not given together, or Kubernetes would refuse the pipeline's name.
     """
     backend, strategy = config.kubeflow, config.training.strategy
     cluster = backend.cluster if isinstance(backend, ClusterKeys) else None
@@ -92,7 +93,13 @@ def trainer_pods(config: PipelineConfig) -> ClusterPods | None:
         )
     if backend is None or cluster is None:
         return None
-    return ClusterPods(kubernetes_name(config.name), cluster, backend.image)
+    name = kubernetes_name(config.name)
+    if not name[0].isalpha() or len(name) > _LONGEST_NAME:
+        raise ConfigError(
+            f"`name` is {config.name!r}, which is {name!r} in Kubernetes: for a cluster of parameter servers it must "
+            f"begin with a letter there and have at most {_LONGEST_NAME} characters; give another name."
+        )
+    return ClusterPods(name, cluster, backend.image)
 
 
 def _labels(name: str, kind: str) -> dict[str, str]:

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
+import inspect
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -131,7 +133,10 @@ def compare_with_baselines(
       kept: file that keeps the scores of the baselines.
       made_by: JSON value that identifies the transform of `inputs`.
     """
-    method = [file_digest(__file__), sklearn.__version__]
+    code = [
+        file_digest(inspect.getfile(part)) for part in (compare_with_baselines, are_most_probable, candidate_counts)
+    ]
+    method = [code, sklearn.__version__, [task.name for task in inputs.tasks]]
     key = rows_key(inputs, [*train_files, *eval_files], made_by, candidate, method, list(asked))
     known = _kept_scores(kept, key)
     baselines = _measured(inputs, train_files, eval_files, candidate, counts, asked) if known is None else known
@@ -192,10 +197,13 @@ def _measured(
     if candidate is not None and not _has_both_classes(train.of(at)):
         seen = candidate_counts(inputs, candidate, train_files, counts)
     if candidate is not None and seen is not None:
-        popularity = _popularity(inputs, eval_files, candidate, seen)
-        score = _score(f"popularity of {candidate}", popularity, held_out.of(at), probability=False)
+        judge = held_out.of(at)
+        popularity = np.zeros(0)
+        if _has_both_classes(judge):
+            popularity = _popularity(inputs, eval_files, candidate, seen)[~np.isnan(held_out.label[:, at])]
+        score = _score(f"popularity of {candidate}", popularity, judge, probability=False)
         scores.append(dataclasses.replace(score, label=_label_shown(inputs, at)))
-    return [*scores, *(_scores_of_trees(inputs, train_files, eval_files) if "trees" in asked else ())]
+    return [*scores, *(_scores_of_trees(inputs, train_files, eval_files, counts) if "trees" in asked else ())]
 
 
 def _has_both_classes(rows: _Rows) -> bool:
@@ -206,16 +214,17 @@ def _compared_classes(task: Task, asked: Sequence[Baseline], train: _Rows, held_
     """Score the label's mean (or the classes' shares of the rows), and a logistic regression."""
     score = _score_of_classes if task.is_multiclass else _score
     scores: list[Score] = []
-    if not _has_both_classes(train):
+    if not _has_both_classes(train) or not train.weight.any():
         return scores
     if "mean" in asked:
         prior, name = _shares(task, train, len(held_out.label)), "mean of the label"
         scores.append(score("shares of the classes" if task.is_multiclass else name, prior, held_out))
     if "regression" in asked:
-        model = _regression(train)
+        model, is_chosen = _regression(train)
         predicted = _by_class(task, model, held_out)
         regression = score("logistic regression, one-hot", predicted, held_out)
-        scores.append(dataclasses.replace(regression, note=_strength_note(model.C)))
+        tried = _STRENGTHS if is_chosen else ()
+        scores.append(dataclasses.replace(regression, note=_strength_note(f"C = {model.C:g}", tried, "log loss")))
     return scores
 
 
@@ -229,12 +238,17 @@ def _shares(task: Task, train: _Rows, rows: int) -> Floats:
 
 def _by_class(task: Task, model: LogisticRegression | HistGradientBoostingClassifier, rows: _Rows) -> Floats:
     """Return the probability of label 1, or of each class, `[rows, classes]`; 0 for a class that no fitted row has."""
-    predicted: Floats = model.predict_proba(rows.features)
+    predicted = _predictions(model.predict_proba, rows)
     if not task.is_multiclass:
-        return predicted[:, 1]
+        return predicted[:, -1]
     of_all = np.zeros((len(rows.label), task.width))
     of_all[:, model.classes_.astype(np.int64)] = predicted
     return of_all
+
+
+def _predictions(predict: Callable[[Any], Floats], rows: _Rows) -> Floats:
+    """Predict the rows; scikit-learn refuses to predict none."""
+    return predict(rows.features) if len(rows.label) else np.zeros((0, 1))
 
 
 def _score_of_classes(scorer: str, predicted: Floats, rows: _Rows) -> Score:
@@ -250,25 +264,27 @@ def _score_of_classes(scorer: str, predicted: Floats, rows: _Rows) -> Score:
 
 def _compared_errors(task: Task, asked: Sequence[Baseline], train: _Rows, held_out: _Rows) -> list[Score]:
     """Score the label's mean and a regression, for a label that is a number."""
-    scores = []
+    scores: list[Score] = []
+    if not train.weight.any():
+        return scores
     if "mean" in asked:
         mean = np.full_like(held_out.label, np.average(train.label, weights=train.weight))
         scores.append(_errors("mean of the label", mean, held_out))
     if "regression" in asked:
         name = "Poisson regression" if task.kind == "count" else "ridge regression"
-        model, strength = _number_regression(task, train)
-        note = (
-            f"The regression has scikit-learn's alpha = {strength:g}, chosen among {_ALPHAS[0]:g} to "
-            f"{_ALPHAS[-1]:g} by the error on one in {_HELD_BACK} rows of the train split, and is then fitted on "
-            "all of them."
-        )
-        error = _errors(f"{name}, one-hot", model.predict(held_out.features), held_out)
-        scores.append(dataclasses.replace(error, note=note))
+        model, strength, is_chosen = _number_regression(task, train)
+        error = _errors(f"{name}, one-hot", _predictions(model.predict, held_out), held_out)
+        tried = _ALPHAS if is_chosen else ()
+        scores.append(dataclasses.replace(error, note=_strength_note(f"alpha = {strength:g}", tried, "error")))
     return scores
 
 
-def _number_regression(task: Task, train: _Rows) -> tuple[Ridge | PoissonRegressor, float]:
-    """Fit the regression with the alpha that has the smallest error on held-back rows; return it with this alpha."""
+def _number_regression(task: Task, train: _Rows) -> tuple[Ridge | PoissonRegressor, float, bool]:
+    """Fit the regression with the alpha that has the smallest error on held-back rows.
+
+    Returns:
+      The regression, this alpha, and whether there were enough rows to choose it.
+    """
     held_back = _held_back(train)
     fit_on, judge = _some(train, ~held_back), _some(train, held_back)
     kind = PoissonRegressor if task.kind == "count" else Ridge
@@ -281,7 +297,8 @@ def _number_regression(task: Task, train: _Rows) -> tuple[Ridge | PoissonRegress
         error = float(loss(judge.label, model.predict(judge.features), sample_weight=judge.weight))
         if error < least:
             best, least = alpha, error
-    return kind(alpha=best * scale).fit(train.features, train.label, sample_weight=train.weight), best
+    model = kind(alpha=best * scale).fit(train.features, train.label, sample_weight=train.weight)
+    return model, best, least < math.inf
 
 
 def _errors(scorer: str, predicted: Floats, rows: _Rows) -> Score:
@@ -335,21 +352,41 @@ def _one_hot(inputs: Inputs, batch: Batch) -> scipy.sparse.csr_matrix:
     return scipy.sparse.hstack(blocks, format="csr")
 
 
-def _codes(inputs: Inputs, batch: Batch) -> Floats:
-    """Return [B, features + dense]: the first id of each feature, or `_OTHER_TOKENS`, or NaN; then the dense values."""
+def _ranks(inputs: Inputs, counts: Mapping[str, npt.NDArray[np.int64]]) -> dict[str, npt.NDArray[np.int64]]:
+    """Return the rank of each id by its count, by table; the ids of an extended vocabulary are in another order."""
+    ranks = {}
+    for table in inputs.config.tables:
+        of_ids = counts.get(table.vocabulary or "")
+        if of_ids is not None:
+            order = np.argsort(-of_ids, kind="stable")
+            ranks[table.name] = np.arange(table.vocabulary_size)
+            ranks[table.name][order] = np.arange(len(order))
+    return ranks
+
+
+def _codes(ranks: Mapping[str, npt.NDArray[np.int64]], inputs: Inputs, batch: Batch) -> Floats:
+    """Return [B, features + dense]: the rank of the first id, or `_OTHER_TOKENS`, or NaN; then the dense values."""
     columns = []
-    for feature in inputs.config.features:  # the ids of a vocabulary are in the order of its counts
+    for feature in inputs.config.features:
         first = batch["ids"][feature.name].to_tensor(-1, shape=[None, 1]).numpy()[:, 0]
-        columns.append(np.where(first < 0, np.nan, np.minimum(first, _OTHER_TOKENS)))
+        of_table = ranks.get(feature.table)
+        rank = first if of_table is None else of_table[first]
+        columns.append(np.where(first < 0, np.nan, np.minimum(rank, _OTHER_TOKENS)))
     columns += [batch["dense"][name].numpy()[:, 0] for name in inputs.dense]
     codes: Floats = np.stack(columns, axis=1).astype(np.float64)
     return codes
 
 
-def _scores_of_trees(inputs: Inputs, train_files: Sequence[str], eval_files: Sequence[str]) -> Iterator[Score]:
+def _scores_of_trees(
+    inputs: Inputs,
+    train_files: Sequence[str],
+    eval_files: Sequence[str],
+    counts: Mapping[str, npt.NDArray[np.int64]],
+) -> Iterator[Score]:
     """Fit trees for each label with scikit-learn's defaults, without early stopping, and score them."""
-    train = _read(inputs, train_files, _codes, _MAX_TREE_ROWS)
-    held_out = _read(inputs, eval_files, _codes)
+    codes = functools.partial(_codes, _ranks(inputs, counts))
+    train = _read(inputs, train_files, codes, _MAX_TREE_ROWS)
+    held_out = _read(inputs, eval_files, codes)
     progress.advance(_PROGRESS, 0, "fitting trees")
     settings = {"categorical_features": range(len(inputs.config.features)), "early_stopping": False, "random_state": 0}
     note = (
@@ -358,7 +395,7 @@ def _scores_of_trees(inputs: Inputs, train_files: Sequence[str], eval_files: Seq
     )
     for at, task in enumerate(inputs.tasks):
         fit_on, judge, label = train.of(at), held_out.of(at), _label_shown(inputs, at)
-        if not _has_both_classes(fit_on):
+        if not _has_both_classes(fit_on) or not fit_on.weight.any():
             continue
         if task.is_binary or task.is_multiclass:
             model = HistGradientBoostingClassifier(**settings)
@@ -367,18 +404,24 @@ def _scores_of_trees(inputs: Inputs, train_files: Sequence[str], eval_files: Seq
         else:
             loss = "poisson" if task.kind == "count" else "squared_error"
             model = HistGradientBoostingRegressor(loss=loss, **settings)
-            predicted = model.fit(fit_on.features, fit_on.label, fit_on.weight).predict(judge.features)
+            model.fit(fit_on.features, fit_on.label, fit_on.weight)
+            predicted = _predictions(model.predict, judge)
             score = _errors(_TREES, predicted, judge)
         yield dataclasses.replace(score, label=label, note=note)
 
 
-def _regression(train: _Rows) -> LogisticRegression:
-    """Fit the regression of the best strength on all rows, starting from the fit that chose the strength."""
+def _regression(train: _Rows) -> tuple[LogisticRegression, bool]:
+    """Fit the regression of the best strength on all rows, starting from the fit that chose the strength.
+
+    Returns:
+      The regression, and whether there were enough rows to choose its strength.
+    """
     model = _of_best_strength(train)
+    is_chosen = hasattr(model, "classes_")
     known = getattr(model, "classes_", train.label)
     if len(known) < len(np.unique(train.label)):  # all rows of a class were held back: the start lacks it
         model.set_params(warm_start=False)
-    return model.fit(train.features, train.label, sample_weight=train.weight)
+    return model.fit(train.features, train.label, sample_weight=train.weight), is_chosen
 
 
 def _of_best_strength(train: _Rows) -> LogisticRegression:
@@ -412,11 +455,13 @@ def _some(rows: _Rows, chosen: npt.NDArray[np.bool_]) -> _Rows:
     return _Rows(features=rows.features[chosen], label=rows.label[chosen], weight=rows.weight[chosen])
 
 
-def _strength_note(strength: float) -> str:
-    tried = f"{_STRENGTHS[0]:g} to {_STRENGTHS[-1]:g}"
+def _strength_note(strength: str, tried: Sequence[float], measure: str) -> str:
+    """Say how a strength was chosen; `tried` is empty if it was not."""
+    if not tried:
+        return f"The regression has scikit-learn's {strength}: the train split has too few rows to choose among others."
     return (
-        f"The regression has scikit-learn's C = {strength:g}, chosen among {tried} by the log loss of one in "
-        f"{_HELD_BACK} rows of the train split, and is then fitted on all of them."
+        f"The regression has scikit-learn's {strength}, chosen among {tried[0]:g} to {tried[-1]:g} by the {measure} of "
+        f"one in {_HELD_BACK} rows of the train split, and is then fitted on all of them."
     )
 
 

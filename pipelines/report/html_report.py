@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 
 from embedding_core.health import Health
 from embedding_core.rooms import hooks
-from embedding_core.storage import free_name
+from embedding_core.storage import free_name, whole_file
 from pipelines.pipeline.gates import GatePage, gates
 from pipelines.report.charts import breakable, health_charts, health_rows, line_chart
 from pipelines.report.run_report import Figures, Report, flatten
@@ -102,9 +102,8 @@ def _kept_in(report: Report, reports: str) -> str | None:
 
 
 def _write(path: str, text: str) -> None:
-    with open(path + ".new", "w", encoding="utf-8") as file:
+    with whole_file(path) as half, open(half, "w", encoding="utf-8") as file:
         file.write(text)
-    os.replace(path + ".new", path)
 
 
 def _gate_pages(report: Report) -> list[GatePage]:
@@ -158,7 +157,7 @@ def _environment() -> jinja2.Environment:
 def _html(report: Report, pages: Sequence[GatePage]) -> str:
     environment = _environment()
     environment.filters.update(share=_share, figure=figure_text, breakable=breakable, marked=_marked)
-    titles = {**dict(zip(report.curves, report.curves, strict=True)), **_CURVES}
+    titles = {**{name: name for name in report.curves}, **_CURVES}
     charts = [
         {"title": title, "svg": line_chart(report.curves[name], x_label="K" if name == _RANKING else "step")}
         for name, title in titles.items()

@@ -17,7 +17,7 @@ from embedding_core.display import shown_token
 from embedding_core.errors import DataError, EmbeddingError, nearest
 from embedding_core.vocabulary import Vocabulary, load_vocabularies, load_vocabulary
 from pipelines.lineage.ancestors import Generation, generations
-from pipelines.lineage.graph import Node, files_of, json_if_readable, node_of
+from pipelines.lineage.graph import Node, files_of, json_if_readable, node_of, started_from
 from pipelines.report.charts import breakable, health_trends, line_chart
 from pipelines.report.run_report import Figures
 
@@ -127,12 +127,14 @@ def find_token(nodes: Mapping[int, Node], vocabulary: str, token: str) -> TokenR
     """Find the row of a token in the model; None if it has none.
 
     Raises:
-      DataError: the vocabulary is unknown.
+      DataError: the vocabulary is unknown, or the lineage has none.
       VocabularyError: the vocabulary is damaged, or its files are gone.
     """
     artifact = node_of(nodes, "components.Vocabularies")
     if artifact is None:
-        return None
+        raise DataError(
+            f"{next(iter(nodes.values())).uri!r} was made of no Vocabularies: look the token up in a pushed version."
+        )
     known = list(artifact.facts.get("vocabularies", [vocabulary]))
     if vocabulary not in known:
         raise DataError(f"unknown vocabulary {vocabulary!r}: {nearest(vocabulary, known)}")
@@ -219,11 +221,9 @@ def _tables(nodes: Mapping[int, Node], before: Mapping[int, Node]) -> list[Figur
 
 
 def _remap(nodes: Mapping[int, Node]) -> dict[str, Figures]:
-    """Return what the warm start kept, from the facts of the nearest checkpoint of a CheckpointLoader."""
-    for node in nodes.values():
-        if node.type == "components.EmbeddingCheckpoint" and "remap" in node.facts:
-            return dict(node.facts["remap"])
-    return {}
+    """Return what the warm start kept; empty for a cold start."""
+    checkpoint = started_from(nodes)
+    return {} if checkpoint is None else dict(checkpoint.facts["remap"])
 
 
 def _metrics(nodes: Mapping[int, Node], before: Mapping[int, Node]) -> dict[str, tuple[Any, Any]]:

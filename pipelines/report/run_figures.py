@@ -33,7 +33,8 @@ from embedding_core.training.row_stream import batches_once
 from embedding_core.training_config import Training
 from embedding_core.vocabulary import Vocabulary, load_vocabularies
 from pipelines.config import PipelineConfig
-from pipelines.lineage.graph import Node, open_store, outputs_of, read_node, reread_graph, trace
+from pipelines.lineage.graph import Node, open_store, outputs_of, read_node, reread_graph, started_from, trace
+from pipelines.pipeline.fingerprint import preprocessing_fingerprint
 from pipelines.report.baselines import Compared, Score, compare_with_baselines
 from pipelines.report.evaluation_results import (
     check_rows,
@@ -48,7 +49,7 @@ from pipelines.report.evaluation_results import (
     sliced_metrics,
 )
 from pipelines.report.run_report import HIGHER_IS_BETTER, METRICS, Figures, NodeRun, Report, RunResult
-from pipelines.report.verdict import FLAT, LESS_OVERFITTING, STOPPING, rise
+from pipelines.report.verdict import CHOSEN, FLAT, LESS_OVERFITTING, STOPPING, figure_text, rise
 
 _MOST_FREQUENT = 5
 _BASELINES = "baselines.json"
@@ -87,12 +88,14 @@ def collect_report(
     run = RunDescription.load(by_type["ModelRun"].uri)
     history = read_json(os.path.join(by_type["ModelRun"].uri, "history.json"))
     eval_files = split_files(by_type["Examples"], "eval")
+    gates = gate_figures(store, runs)
+    quality, health = gates.pop("QualityGate"), gates.pop("TableHealth", None)
     compared = known_quality(reports, runs, result.version, config.evaluation.baselines)
     if compared is None:
         predictions = _predictions(output_of(store, runs, "QualityGate", "ModelBlessing"))
-        compared = _compared(config, _measured(config, by_type, run, predictions, vocabularies), history)
-    evaluation, gates = output_of(store, runs, "Evaluator", "ModelEvaluation"), gate_figures(store, runs)
-    quality, health = gates.pop("QualityGate"), gates.pop("TableHealth", None)
+        measured = _measured(config, by_type, run, predictions, vocabularies)
+        compared = _compared(config, measured, history, retrieves=quality["retrieval"] is not None)
+    evaluation = output_of(store, runs, "Evaluator", "ModelEvaluation")
     nodes = [_node(store, run) for run in runs]
     return Report(
         name=config.name,
@@ -164,10 +167,10 @@ def _measured(
     )
 
 
-def _compared(config: PipelineConfig, measured: Compared, history: Figures) -> dict[str, Any]:
+def _compared(config: PipelineConfig, measured: Compared, history: Figures, *, retrieves: bool) -> dict[str, Any]:
     """Return the scores of model and baselines, as fields of a report."""
     scores = measured.scores
-    note = _quality_note(config, scores)
+    note = _quality_note(config, scores, retrieves=retrieves)
     return {
         "metric_names": list(dict.fromkeys(name for score in scores for name in score.metrics)),
         "quality": [{"scorer": score.shown, "metrics": dict(score.metrics)} for score in scores],
@@ -202,12 +205,12 @@ def _candidate(training: Training) -> str | None:
     return None if source is None else source.feature
 
 
-def _quality_note(config: PipelineConfig, scores: Sequence[Score]) -> str:
+def _quality_note(config: PipelineConfig, scores: Sequence[Score], *, retrieves: bool) -> str:
     notes = [f"The baselines were {_MADE_IN_THIS_RUN}, from the same features."]
     notes += [score.note for score in scores if score.note]
     if all(score.metrics.get(METRICS[0], 0.0) is None for score in scores):
-        only = "positives" if _candidate(config.training) is not None else "one class"
-        notes.append(f"The rows are {only} only, so neither AUC nor log loss can be computed: Recall@k judges.")
+        judge = ": Recall@k judges" if retrieves else ""
+        notes.append(f"All rows have one label, so AUC and log loss cannot be computed{judge}.")
     if config.training.negatives is not None:
         notes.append("Negatives were drawn while training, so the predicted level is theirs: compare the order (AUC).")
     return " ".join(notes)
@@ -229,10 +232,11 @@ def _better_for(label: str, scores: Sequence[Score]) -> Iterator[str]:
     of_label = f" for {label!r}" if label else ""
     for baseline in baselines:
         lost = [
-            f"its {name} is {value:.4f}, that of the baseline {of_one:.4f}"
+            f"its {name} is {figure_text(value)}, that of the baseline {figure_text(of_one)}"
             for name, value in model.metrics.items()
             if value is not None and (of_one := baseline.metrics.get(name)) is not None
             if (of_one > value if name in HIGHER_IS_BETTER else of_one < value)
+            if figure_text(of_one) != figure_text(value)
         ]
         if lost:
             yield f"This model is worse{of_label} than the {baseline.scorer}: {'; '.join(lost)}."
@@ -244,7 +248,7 @@ def _advice(history: Figures) -> str:
     if len(curve) < _FEWEST_POINTS:
         return f"Its eval loss was computed {len(curve)} times: evaluate more often, to see whether it still falls."
     if rose := rise(curve):
-        remedies = LESS_OVERFITTING if history["facts"].get("validation_rows") else f"{STOPPING}, {LESS_OVERFITTING}"
+        remedies = LESS_OVERFITTING if CHOSEN in _stopping_note(history) else f"{STOPPING}, {LESS_OVERFITTING}"
         return f"Its eval loss {rose}: longer training does not help; use {remedies}."
     if curve[-1][1] < curve[-2][1] * (1 - FLAT):
         return "Its eval loss was still falling at the last step: train longer, or with a higher learning rate."
@@ -271,10 +275,15 @@ def eval_digest(config: PipelineConfig, examples: Node) -> str:
     chosen: dict[str, Any] = {
         "files": sorted(piece["sha256"] for piece in files),
         "rows": (examples.facts.get("ingest") or {}).get("splits", {}).get("eval"),
-        "labels": {name: [label.column, label.positive, label.above] for name, label in config.targets.items()},
+        "labels": {
+            name: [label.column, label.positive, label.above, label.key, label.kind]
+            for name, label in config.targets.items()
+        },
         **{key: config.to_mapping()[key] for key in ("row_filters", "sample_weight", "split")},
         "queries": config.evaluation.protocol.to_mapping(),
     }
+    if any(label.key is not None for label in config.targets.values()):
+        chosen["preprocessing"] = [config.preprocessing_fn, preprocessing_fingerprint(config)]
     if config.split.by == "leave_one_out":
         chosen["histories"] = config.to_mapping()["data"]["histories"]
     return json_digest(chosen) if files else ""
@@ -344,7 +353,7 @@ def _stopping_note(history: Figures) -> str:
     rows, without_effect = history["facts"].get("validation_rows"), history["facts"].get("early_stopping")
     if not rows and not without_effect:
         return ""
-    chosen = f"Early stopping chose the step by {rows:,} rows of the train split that were held back."
+    chosen = f"{CHOSEN} by {rows:,} rows of the train split that were held back."
     trained = " The chosen state was then trained on them, too." if history["facts"].get("validation_steps") else ""
     return f". {without_effect or chosen}{trained}"
 
@@ -382,11 +391,11 @@ def _tables(node: Node, config: EmbeddingConfig) -> list[Figures]:
 
 def _warm_start(lineage: Mapping[int, Node], history: Figures) -> Figures | None:
     """Return what the warm start kept of the previous tables and dense part; None for a cold start."""
-    for node in lineage.values():
-        if node.type == "components.EmbeddingCheckpoint" and "remap" in node.facts:
-            dense = history["facts"].get("warm_start")
-            return {"step": node.facts["step"], "dense": dense, **read_json(os.path.join(node.uri, REMAP_REPORT))}
-    return None
+    node = started_from(lineage)
+    if node is None:
+        return None
+    dense = history["facts"].get("warm_start")
+    return {"step": node.facts["step"], "dense": dense, **read_json(os.path.join(node.uri, REMAP_REPORT))}
 
 
 def _dense_notes(run: Node) -> dict[str, str]:

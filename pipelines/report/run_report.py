@@ -203,8 +203,10 @@ def flatten(value: Any, key: str = "", *, with_lists: bool = False) -> Iterator[
         for name, item in value.items():
             yield from flatten(item, f"{key}.{name}" if key else str(name), with_lists=with_lists)
     elif with_lists and isinstance(value, list) and value and all(isinstance(entry, Mapping) for entry in value):
+        names = [_name(item, index) for index, item in enumerate(value)]
         for index, item in enumerate(value):
-            yield from flatten(item, f"{key}.{_name(item, index)}", with_lists=True)
+            name = f"{names[index]}.{index}" if names[index] in names[:index] else names[index]
+            yield from flatten(item, f"{key}.{name}", with_lists=True)
     else:
         yield key, value
 

@@ -8,8 +8,10 @@ from embedding_core.quality_rules import NOTHING_LEFT_OUT
 from pipelines.report.run_report import HIGHER_IS_BETTER, THIS_MODEL, Figures, Report
 
 FLAT = 0.005
-"""A smaller relative change of a loss is none."""
+"""Smallest relative change of a loss that counts as a change."""
 STOPPING = "`training.early_stopping`"
+CHOSEN = "Early stopping chose the step"
+"""How the training note begins to say that early stopping had an effect."""
 LESS_OVERFITTING = "a lower learning rate, `training.embedding_l2`, or smaller tables"
 
 Scores = Mapping[str, Mapping[str, float | None]]
@@ -22,7 +24,7 @@ def comparison(report: Report) -> tuple[list[str], Scores]:
     """
     scores = {row["scorer"]: dict(row["metrics"]) for row in report.quality}
     retrieval: Figures = report.retrieval or {}
-    label = _label(next(iter(scores))) if scores else ""  # with several labels, rankings are of the first one
+    label = _ranked_label(report, [_label(scorer) for scorer in scores if scorer.endswith(THIS_MODEL)])
     popularity = f"popularity of {retrieval.get('feature')}"
     for scorer, key in (
         (THIS_MODEL, "metrics"),
@@ -76,14 +78,20 @@ def _compared(metric: str, value: float, baselines: Mapping[str, float | None]) 
         return f"{metric} {figure_text(value)}"
     is_higher_better = metric in HIGHER_IS_BETTER or "@" in metric
     best = (max if is_higher_better else min)(known, key=lambda scorer: known[scorer])
+    shown, other = figure_text(value), figure_text(known[best])
     word = "better than" if (value > known[best]) == is_higher_better else "worse than"
-    word = "equal to" if value == known[best] else word
-    return f"{metric} {figure_text(value)}, {word} the {figure_text(known[best])} of the {best}"
+    return f"{metric} {shown}, {'equal to' if shown == other else word} the {other} of the {best}"
 
 
 def _label(scorer: str) -> str:
     """Return the part of a scorer's name before that of the scorer itself: empty, or "<label>: "."""
     return scorer.removesuffix(THIS_MODEL) if scorer.endswith(THIS_MODEL) else ""
+
+
+def _ranked_label(report: Report, labels: Sequence[str]) -> str:
+    """Return the label whose rankings `retrieval` has, as `embedding_core.tasks.retrieval_index` chooses it."""
+    kinds = {f"{name}: ": label["kind"] for name, label in (report.configuration.get("labels") or {}).items()}
+    return next((label for label in labels if kinds.get(label) == "positive"), next(iter(labels), ""))
 
 
 def rise(points: Sequence[tuple[float, float]]) -> str:
@@ -103,7 +111,7 @@ def overfitting(report: Report) -> str:
     rose = rise(loss.get(held_back, ()))
     if not rose:
         return ""
-    stopped = held_back == "validation"
+    stopped = held_back == "validation" and CHOSEN in report.training_note
     remedy = "early stopping chose the step that is exported" if stopped else f"use {STOPPING}, {LESS_OVERFITTING}"
     return f"The {held_back} loss {rose}: the model overfits, or its learning rate is too high; {remedy}."
 

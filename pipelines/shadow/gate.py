@@ -52,7 +52,7 @@ class _Shadow(Gate):
         from pipelines.shadow.page import shadow_html
 
         count = f"{figures['requests']['replayed']:,}"
-        text = f"{count} recorded requests were replayed on this model and on the last pushed version:"
+        text = f"{count} recorded requests were replayed on this model and on the version of `shadow.against`:"
         return GatePage(title, text, "shadow.html", "differences, latency and memory", shadow_html(figures))
 
 

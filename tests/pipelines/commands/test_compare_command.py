@@ -152,3 +152,10 @@ def test_damaged_report_is_one_error(work_dir, capsys, text):
     (work_dir / "reports" / "8" / "report.json").write_text(text)
     code, _, err = compared(capsys, work_dir, 7, 8)
     assert (code, len(err.splitlines())) == (1, 1)
+
+
+def test_entries_of_a_list_with_one_name_are_all_compared(tmp_path, capsys):
+    for version, low in (("7", 1), ("8", 2)):
+        filters = [{"column": "price", "min": low}, {"column": "price", "min": 9}]
+        saved(tmp_path, {"version": version}, nodes=PUSHER, configuration={"row_filters": filters})
+    assert "row_filters.price.min: 1 -> 2" in compared(capsys, tmp_path, 7, 8)[1]

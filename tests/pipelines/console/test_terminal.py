@@ -5,7 +5,8 @@ import io
 import pytest
 from rich.table import Table
 
-from pipelines.console.terminal import PLAIN, SafeConsole, echo, print_table
+from embedding_core.errors import ConfigError
+from pipelines.console.terminal import PLAIN, SafeConsole, check_output, echo, print_table
 
 pytestmark = pytest.mark.light
 
@@ -37,6 +38,13 @@ def test_table_has_all_columns_if_there_is_no_terminal(monkeypatch, terminal):
     file = io.StringIO()
     print_table(SafeConsole(file=file, force_terminal=terminal), "", [{"metric": "m" * 90, "bound": "at least 0.9"}])
     assert ("at least 0.9" in file.getvalue()) is not terminal
+
+
+def test_output_needs_a_folder_that_can_be_written_to(tmp_path, monkeypatch):
+    (tmp_path / "page.html").touch()
+    monkeypatch.setattr("os.access", lambda path, mode: path != str(tmp_path))
+    with pytest.raises(ConfigError, match="Permission denied"):
+        check_output("--html", tmp_path / "page.html")
 
 
 def test_echo_escapes_all_but_line_breaks(capsys):

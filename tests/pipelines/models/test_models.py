@@ -241,6 +241,7 @@ def test_logit_of_a_normalized_sequence_is_a_cosine():
         ("sequential", {"history": "item", "candidate": "item"}, "must be a feature with `max_sequence_length`"),
         ("sequential", {"history": "seen", "candidate": "seen"}, "must be a feature of one vector"),
         ("sequential", {"history": "seen", "candidate": "item", "heads": 3}, "`heads` must divide them"),
+        ("sequential", {"history": "seen", "candidate": "item", "heads": 0}, "divide them and be at least 1"),
         ("sequential", {"history": "seen", "candidate": "item", "blocks": 0}, "`blocks` is 0: it must be at least 1"),
         ("din", {"histories": ["item"], "target": "item"}, "a feature with `max_sequence_length`"),
         ("din", {"histories": ["seen"], "target": "seen"}, "a feature of one vector"),
@@ -263,11 +264,6 @@ def test_heads_multiply_their_parts_of_two_vectors():
     layer.build([first.shape, second.shape])
     layer.set_weights([np.ones((2, 2, 1))])
     assert layer([first, second]).numpy().tolist() == [[15.0, 42.0]]
-
-
-def test_heads_that_do_not_divide_a_stream_are_refused():
-    with pytest.raises(ConfigError, match=r"`second_units` is \[10\]: its last width must be a multiple of `heads`, 4"):
-        build_model("pipelines.models.final_mlp", CONFIG, DENSE, {"second_units": [10]})
 
 
 def test_dot_product_of_the_towers_is_the_logit():
@@ -300,6 +296,24 @@ def test_gradient_of_a_vector_of_zeros_is_not_multiplied():
         total = tf.reduce_sum(units * [[2.0, 1.0], [1.0, 0.0]])
     np.testing.assert_allclose(units, [[0, 0], [0.6, 0.8]], rtol=1e-6)
     np.testing.assert_allclose(tape.gradient(total, vectors), [[2, 1], [0.128, -0.096]], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "words"),
+    [
+        ("final_mlp", {"heads": 0}, "`heads` is 0: `heads` must be at least 1"),
+        (
+            "final_mlp",
+            {"second_units": [10]},
+            r"`second_units` is \[10\] and `heads` is 4: .* the last width a multiple",
+        ),
+        ("mmoe", {"experts": 0}, "`experts` is 0: it must be at least 1"),
+        ("ple", {"task_experts": 0, "shared_experts": 0}, "`shared_experts` is 0: one must be at least 1"),
+    ],
+)
+def test_parts_that_a_model_must_have_are_asked_for(module, arguments, words):
+    with pytest.raises(ConfigError, match=words):
+        build_model(f"pipelines.models.{module}", CONFIG, DENSE, arguments)
 
 
 @pytest.mark.parametrize("query", [[], ["nobody"], ["item"]])

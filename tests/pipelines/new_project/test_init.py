@@ -48,6 +48,10 @@ def test_eval_file_is_judged_by_and_must_have_the_columns(tmp_path):
     found = write_project(tmp_path / "mine", paths[0], None, paths[1])
     assert load_config(tmp_path / "mine" / CONFIG).data.eval_path == paths[1]
     assert "rows: 200 for train, 100 for eval, 0 filtered out, 0 in neither split, 0 bad" in found.lines
+    (tmp_path / "test.csv").write_text("")
+    with pytest.raises(DataError, match=r"test\.csv has no header"):
+        write_project(tmp_path / "again", paths[0], None, paths[1])
+    assert not (tmp_path / "again").exists()
     with pytest.raises(ConfigError, match="there is no `--data`"):
         write_project(tmp_path / "other", None, None, paths[1])
 
@@ -218,17 +222,35 @@ def test_folder_that_cannot_be_made_is_one_error(tmp_path):
             write_project(name, None, None)
 
 
-def test_pairs_of_columns_share_a_vocabulary(project):
-    config, _ = project(table("pickup_area,dropoff_area,label", lambda n: f"{n % 9},{n % 8},{n % 2}"))
-    assert {column.vocabulary_name for column in config.features.categorical} == {"area"}
+@pytest.mark.parametrize(
+    ("columns", "shared"),
+    [
+        ("pickup_area,dropoff_area,shop", ["area", "area", "shop"]),
+        ("pickup_area,dropoff_area,area", ["area_2", "area_2", "area"]),
+        ("origin_città,destination_città,shop", ["citt", "citt", "shop"]),
+    ],
+)
+def test_pairs_of_columns_share_a_vocabulary(project, columns, shared):
+    config, _ = project(table(f"{columns},label", lambda n: f"{n % 9},{n % 8},{n % 7},{n % 2}"))
+    assert [column.vocabulary_name for column in config.features.categorical] == shared
+
+
+def test_value_of_another_column_is_not_missing(project):
+    """In `rooms`, studio means that there is no number; in `kind` it is a value."""
+
+    def row(n):
+        return f"{ {0: 'studio', 1: 'k.A.'}.get(n % 20, n % 30 + 0.5) },{('studio', 'flat')[n % 2]},{n % 3 % 2}"
+
+    config, _ = project(table("rooms,kind,label", row))
+    assert config.data.missing == ("k.A.",)
 
 
 def test_names_that_mean_something_to_yaml_are_read_back(project):
-    names = ["no", "a: b", "x #y", "[z]", '"q"', "ä", "ß o", "true", "NO"]
+    names = ["no", "a: b", "x #y", "[z]", '"q"', "ä", "ß o", "true", "👩\u200d💻 is", "NO"]
     header = ",".join(json.dumps(name, ensure_ascii=False).replace('\\"', '""') for name in names)
     config, text = project(table(f"{header},label", lambda n: ",".join(f"t{n % 5}" for _ in names) + f",{n % 2}"))
     assert [column.source for column in config.features.categorical] == names[:-1]
-    assert "NO: guess: its name differs from 'no' only by signs or capitals" in text
+    assert "NO: guess: as an input of the served model it has the name that 'no' has" in text
 
 
 def test_project_from_parquet_with_every_kind_of_column(tmp_path):

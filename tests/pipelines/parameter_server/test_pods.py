@@ -73,9 +73,11 @@ def test_a_pod_finds_its_number_in_its_name(kind):
         (CLUSTER[:1], "kubeflow", "`kubeflow.cluster` is null"),
         (CLUSTER[1:], "kubeflow", "`kubeflow.cluster` is given"),
         (CLUSTER, "vertex", "`kubeflow.project` is null: a training job on a cluster"),
+        ([*CLUSTER, "name=1taxi"], "kubeflow", "it must begin with a letter there"),
+        ([*CLUSTER, f"name={'x' * 46}"], "kubeflow", "have at most 45 characters; give another name"),
     ],
 )
-def test_cluster_and_strategy_are_given_together(more, target, message):
+def test_cluster_that_cannot_be_is_refused(more, target, message):
     from pipelines.cluster.compile_checks import check_compile
 
     with pytest.raises(ConfigError, match=re.escape(message)):

@@ -37,8 +37,9 @@ def classes(count, seed):
 
 def test_regression_is_better_than_with_the_default_strength():
     train, held_out = rows(3000, 1000, 1), rows(3000, 1000, 2)
-    model = baselines._regression(train)
-    assert model.C == baselines._regression(train).C < 1
+    model, is_chosen = baselines._regression(train)
+    assert is_chosen
+    assert model.C == baselines._regression(train)[0].C < 1
 
     def loss(model):
         return baselines._score("", model.predict_proba(held_out.features)[:, 1], held_out).metrics["log loss"]
@@ -51,7 +52,7 @@ def test_classes_are_scored_as_by_sklearn_if_one_is_held_back():
     task = Task(kind="multiclass", classes=("a", "b", "c", "d"))
     train, held_out = (dataclasses.replace(rows(400, 20, seed), label=classes(400, seed)) for seed in (1, 2))
     train.label[np.flatnonzero(baselines._held_back(train))[0]] = 3
-    model = baselines._regression(train)
+    model, _ = baselines._regression(train)
     predicted = baselines._by_class(task, model, held_out)
     found = baselines._score_of_classes("", predicted, held_out).metrics
     label, classes_ = held_out.label, range(4)
@@ -61,9 +62,29 @@ def test_classes_are_scored_as_by_sklearn_if_one_is_held_back():
     np.testing.assert_allclose(shares, [np.bincount(train.label.astype(int), minlength=4) / 400] * 2)
 
 
-def test_part_of_one_class_leaves_the_default_strength():
+@pytest.mark.parametrize(("kind", "strength"), [("binary", "C = 1"), ("regression", "alpha = 100")])
+def test_too_few_rows_leave_a_strength_that_was_not_chosen(kind, strength):
     train = rows(4, 2, 1)
-    assert baselines._regression(train).C == 1.0
+    train = train if kind == "binary" else baselines._some(train, np.arange(4) < 1)
+    compare = baselines._compared_classes if kind == "binary" else baselines._compared_errors
+    (score,) = compare(Task(kind=kind), ["regression"], train, train)
+    assert f"{strength}: the train split has too few rows to choose" in score.note
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "regression", "count"])
+def test_label_without_rows_has_no_figures(of_items, kind):
+    """A label that only eval rows have has no baseline, and one that only train rows have has no metrics."""
+    inputs, asked = of_items["inputs"], ("mean", "regression", "trees")
+    task = Task(kind=kind, **({"classes": ("x", "y")} if kind == "multiclass" else {}))
+    inputs = dataclasses.replace(inputs, tasks=(task, Task(name="all", kind="positive", key=None)))
+    files = {"some": write(of_items["kept"] + ".some", [(b"a", n % 2) for n in range(40)])}
+    files["none"] = write(of_items["kept"] + ".none", [(b"a", np.nan)] * 9)
+
+    def scores(train, held_out):
+        return baselines._measured(inputs, files[train], files[held_out], None, of_items["counts"], asked)
+
+    assert scores("none", "some") == []
+    assert [set(score.metrics.values()) for score in scores("some", "none")] == [{None}] * 3
 
 
 def test_weights_count_in_the_scores_as_by_sklearn():
@@ -89,7 +110,7 @@ def write(path, rows):
             features = {
                 "item": tf.train.Feature(bytes_list=tf.train.BytesList(value=[item])),
                 "history": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"b"] * 9)),
-                "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+                "label": tf.train.Feature(float_list=tf.train.FloatList(value=[label])),
             }
             writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
     return [str(path)]
@@ -107,7 +128,7 @@ def of_items(tmp_path):
     inputs = Inputs(
         config=EmbeddingConfig(tables=[table], features=features),
         vocabularies={"items": str(tmp_path / "items.txt")},
-        raw_spec={"label": tf.io.FixedLenFeature([], tf.int64)},
+        raw_spec={"label": tf.io.FixedLenFeature([], tf.float32)},
     )
     return {
         "inputs": inputs,
@@ -154,22 +175,23 @@ def test_baselines_of_the_same_rows_are_not_measured_again(of_items, monkeypatch
     assert (first.is_kept, again.is_kept, again.rows, again.scores[1:]) == (False, True, 2, first.scores[1:])
     assert [auc_of(compared)[baselines.THIS_MODEL] for compared in (first, again)] == [1.0, 0.0]
     monkeypatch.setattr(baselines, "_measured", measured)
-    for changed in ({"made_by": {"graph": "other"}}, {"train_files": of_items["eval_files"]}):
+    renamed = dataclasses.replace(of_items["inputs"], tasks=(Task(name="other"),))
+    for changed in ({"made_by": {}, "inputs": renamed}, {"train_files": of_items["eval_files"]}):
         assert not baselines.compare_with_baselines(**{**of_items, **changed}).is_kept
 
 
 @pytest.mark.parametrize("kind", ["binary", "multiclass", "regression", "count"])
 def test_trees_are_those_of_scikit_learn(tmp_path, monkeypatch, kind):
-    """Rows with a token, or none, of a vocabulary that is longer than the categories of scikit-learn."""
+    """Rows with a token, or none, of an extended vocabulary that is longer than the categories of scikit-learn."""
     monkeypatch.setattr(baselines, "_OTHER_TOKENS", 3)
-    (tmp_path / "items.txt").write_text("a\nb\nc\nd\ne\nf\n")
+    (tmp_path / "items.txt").write_text("f\na\nb\nc\nd\ne\n")
     table = TableConfig(name="items", vocabulary_size=7, dim=2, vocabulary="items", oov_rows=1)
     inputs = Inputs(
         config=EmbeddingConfig(
             tables=[table], features=[FeatureConfig(name="item", table="items", column=ColumnConfig(name="item"))]
         ),
         vocabularies={"items": str(tmp_path / "items.txt")},
-        raw_spec={"label": tf.io.FixedLenFeature([], tf.int64)},
+        raw_spec={"label": tf.io.FixedLenFeature([], tf.float32)},
         tasks=(Task(kind=kind, key="label", **({"classes": ("x", "y")} if kind == "multiclass" else {})),),
     )
     random = np.random.default_rng(0)
@@ -183,7 +205,7 @@ def test_trees_are_those_of_scikit_learn(tmp_path, monkeypatch, kind):
         codes = np.where(tokens == 7, np.nan, np.minimum(tokens, 3)).astype(float)[:, None]
         splits.append((files, codes, labels))
     (train_files, train, label), (eval_files, held_out, judged) = splits
-    (found,) = baselines._scores_of_trees(inputs, train_files, eval_files)
+    (found,) = baselines._scores_of_trees(inputs, train_files, eval_files, {"items": np.array([1, 6, 5, 4, 3, 2])})
     settings = {"categorical_features": [0], "early_stopping": False, "random_state": 0}
     if kind in ("binary", "multiclass"):
         predicted = HistGradientBoostingClassifier(**settings).fit(train, label).predict_proba(held_out)

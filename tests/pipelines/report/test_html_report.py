@@ -152,6 +152,16 @@ def test_screen_and_page_say_what_was_pushed_and_why(tmp_path, push, words):
         ({"retrieval": None}, "AUC 0.9123, better than the 0.8000 of the popularity of item"),
         ({"retrieval": None, "quality": REPORT.quality[:1]}, "AUC 0.9123"),
         (
+            {
+                "retrieval": None,
+                "quality": [
+                    {"scorer": "this model", "metrics": {"AUC": 0.70001}},
+                    {"scorer": "mean of the label", "metrics": {"AUC": 0.70004}},
+                ],
+            },
+            "AUC 0.7000, equal to the 0.7000 of the mean of the label",
+        ),
+        (
             {"retrieval": None, "quality": [{**REPORT.quality[0], "metrics": {"AUC": None}}, REPORT.quality[1]]},
             "AUC cannot be computed",
         ),
@@ -234,26 +244,37 @@ def test_retrieval_has_its_metrics_where_ranking_has_auc():
     names, scores = comparison(changed(quality=quality, metric_names=["AUC"]))
     assert names == ["Recall@10"]
     assert scores["popularity of item"]["Recall@10"] == 0.139
-    labels = [{"scorer": f"{name}: this model", "metrics": {"AUC": 0.5}} for name in ("click", "buy")]
-    _, scores = comparison(changed(quality=labels))
-    assert scores["click: this model"]["Recall@10"] == 0.085
-    assert list(scores) == ["click: this model", "buy: this model", "click: popularity of item"]
+
+
+@pytest.mark.parametrize("kinds", [("positive", "regression"), ("regression", "positive"), ("regression", "binary")])
+def test_rankings_are_those_of_the_positive_label(kinds):
+    labels = dict(zip(("click", "buy"), ({"kind": kind} for kind in kinds), strict=True))
+    quality = [{"scorer": f"{name}: this model", "metrics": {"AUC": 0.5}} for name in labels]
+    _, scores = comparison(changed(quality=quality, configuration={"labels": labels}))
+    ranked = "buy" if kinds[1] == "positive" else "click"
+    assert scores[f"{ranked}: this model"]["Recall@10"] == 0.085
+    assert list(scores) == ["click: this model", "buy: this model", f"{ranked}: popularity of item"]
 
 
 @pytest.mark.parametrize(
-    ("part", "losses", "words"),
+    ("part", "losses", "words", "without_effect"),
     [
-        ("eval", (0.5, 0.3, 0.4), "rose from 0.3000 at step 1 to 0.4000 at step 2: the model overfits"),
-        ("eval", (0.5, 0.3, 0.301), None),
-        ("validation", (0.3, 0.4), "early stopping chose the step"),
+        ("eval", (0.5, 0.3, 0.4), "rose from 0.3000 at step 1 to 0.4000 at step 2: the model overfits", ""),
+        ("eval", (0.5, 0.3, 0.301), None, ""),
+        ("validation", (0.3, 0.4), "early stopping chose the step", ""),
+        ("validation", (0.3, 0.4), "use `training.early_stopping`", "Early stopping had no effect."),
     ],
 )
-def test_sentence_says_that_the_loss_rose(tmp_path, part, losses, words):
-    report = changed(curves={"loss": {part: list(enumerate(losses))}})
+def test_sentence_says_that_the_loss_rose(tmp_path, part, losses, words, without_effect):
+    from pipelines.report.run_figures import _stopping_note
+
+    note = _stopping_note({"facts": {"validation_rows": 9, "early_stopping": without_effect}})
+    report = changed(curves={"loss": {part: list(enumerate(losses))}}, training_note=note)
     assert (words or "") in overfitting(report)
     html = page(report, tmp_path)
     assert ("the model overfits" in html) == (words is not None)
-    assert ("use <code>training.early_stopping</code>" in html) == (part == "eval" and words is not None)
+    stopped = part == "validation" and not without_effect
+    assert ("use <code>training.early_stopping</code>" in html) == (words is not None and not stopped)
 
 
 def test_screen_says_how_the_model_was_judged():
@@ -306,6 +327,7 @@ def test_baseline_that_is_better_than_the_model_is_said():
     assert said.startswith("This model is worse than the logistic regression, one-hot: its AUC is 0.7968, ")
     assert better_baselines([score("this model", 0.95), *others], HISTORY) == []
     assert better_baselines([score("this model", None), score("mean of the label", None)], HISTORY) == []
+    assert better_baselines([score("this model", 0.70001), score("mean of the label", 0.70004)], HISTORY) == []
     (said,) = better_baselines([score("this model", 0.95, 0.3047), score("regression", 0.94, 0.2969)], HISTORY)
     assert "its log loss is 0.3047, that of the baseline 0.2969." in said
     assert "AUC" not in said
@@ -327,6 +349,19 @@ def test_advice_for_a_worse_model_follows_its_curve(losses, words):
     assert words in _advice(history)
     assert ("early_stopping" in _advice(history)) == ("rose" in words)
     assert "early_stopping" not in _advice({**history, "facts": {"validation_rows": 9}})
+    facts = {"validation_rows": 9, "early_stopping": "Early stopping had no effect."}
+    assert _advice({**history, "facts": facts}) == _advice(history)
+
+
+@pytest.mark.parametrize(("retrieves", "end"), [(True, ": Recall@k judges."), (False, " be computed.")])
+def test_note_names_a_judge_only_if_the_model_retrieves(retrieves, end):
+    from types import SimpleNamespace
+
+    from pipelines.report.baselines import Score
+    from pipelines.report.run_figures import _quality_note
+
+    config = SimpleNamespace(training=SimpleNamespace(negatives=None))
+    assert _quality_note(config, [Score(scorer="", metrics={"AUC": None})], retrieves=retrieves).endswith(end)
 
 
 def test_rate_of_training_is_said_once():

@@ -174,6 +174,21 @@ def test_generation_has_the_figures_of_its_own_run(line):
     assert second.drift == {"who": 0.25}
 
 
+def test_checkpoint_of_another_model_is_no_warm_start(tmp_path):
+    """The evaluation compares a cold run with a version that had a warm start."""
+    made = Root(tmp_path / "line")
+    made.add_run(1, ["Flash"], ["anna"], auc=0.7)
+    made.add_run(2, ["Flash"], ["anna"], auc=0.75, start=1)
+    made.add_run(3, ["Flash"], ["anna"], auc=0.8)
+    record = made.folder / "EmbeddingPusher" / "pushedmodel" / "3.lineage.json"
+    push = json.loads(record.read_text())
+    push["inputs"] += json.loads((record.parent / "2.lineage.json").read_text())["inputs"][:1]
+    record.write_text(json.dumps(push))
+    graph = read_records(str(made.folder))
+    remaps = [collect_page(upstream(graph, the(graph, "PushedModel", number))).remap for number in (2, 3)]
+    assert [bool(remap) for remap in remaps] == [True, False]
+
+
 def test_run_on_the_data_of_the_run_before_has_its_figures_too(tmp_path):
     made = Root(tmp_path / "line")
     made.add_run(1, ["Flash"], ["anna"], auc=0.7)
@@ -207,6 +222,14 @@ def test_page_of_a_line_shows_every_run_and_has_no_dead_link(line):
     ]
 
 
+def test_address_with_a_slash_at_its_end_is_the_same(graph, root):
+    for record in root.folder.glob("*/*/*.lineage.json"):
+        values = json.loads(record.read_text())
+        values["inputs"] = [{**entry, "uri": entry["uri"] + "/"} for entry in values["inputs"]]
+        record.write_text(json.dumps(values))
+    assert read_records(str(root.folder)) == graph
+
+
 def run(capsys, *arguments):
     cli.app(["lineage", *arguments], standalone_mode=False)
     return capsys.readouterr().out
@@ -237,6 +260,11 @@ def test_file_for_evaluation_trained_no_model(root, capsys):
     assert generations([lineage])[0].data == ("1.csv", "2.csv")
     html = lineage_html(collect_page(lineage), "t")
     assert html.count(" for evaluation") == html.count("/data/test.csv</code> for evaluation") == 1
+
+
+def test_token_of_a_lineage_without_vocabularies_is_an_error(graph):
+    with pytest.raises(DataError, match="was made of no Vocabularies"):
+        find_token(upstream(graph, the(graph, "Examples", 1)), "company", "Taxi")
 
 
 def test_command_tells_a_tokens_row_in_every_run_of_the_line(line, tmp_path, capsys):

@@ -35,6 +35,7 @@ def test_features_do_not_change_the_eval_rows(digest):
         {"pieces": "b"},
         {"rows": 8},
         {"label": {"column": "bought", "above": 3}},
+        {"label": {"column": "bought", "kind": "regression"}},
         {"split": {"by": "hash", "key": "item"}},
         {"row_filters": [{"column": "item", "in": ["x"]}]},
         {"sample_weight": "price"},
@@ -43,6 +44,15 @@ def test_features_do_not_change_the_eval_rows(digest):
 )
 def test_what_chooses_or_weighs_rows_changes_the_eval_rows(digest, changes):
     assert digest(**changes) != digest()
+
+
+def test_function_of_a_computed_label_chooses_it(digest, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made = []
+    for label, code in (("a", "def f(inputs): pass"), ("b", "def f(inputs): pass"), ("a", "def f(inputs): return 1")):
+        (tmp_path / "my_labels.py").write_text(code)
+        made.append(digest(label={"key": label}, preprocessing_fn="my_labels.f"))
+    assert len(set(made)) == 3
 
 
 def test_files_for_evaluation_alone_are_the_eval_rows(digest):
