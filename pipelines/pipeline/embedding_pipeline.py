@@ -57,7 +57,7 @@ from components import (
 from pipelines.config import PipelineConfig
 from pipelines.config.sections import data_location, eval_pattern
 from pipelines.pipeline import component_inputs
-from pipelines.pipeline.fingerprint import code_fingerprint, preprocessing_fingerprint
+from pipelines.pipeline.fingerprint import code_fingerprint, digest_of_files, loaded_files, preprocessing_fingerprint
 from pipelines.pipeline.gates import TrainedChannels, gates
 from pipelines.pipeline.run_target import PreviousRun, RunTarget, local_target
 from pipelines.pipeline.tfma_config import eval_config
@@ -102,10 +102,13 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         settings=component_inputs.example_settings(config),
         spans=target.spans,
         eval_pattern=eval_pattern(config.data),
+        code_fingerprint=_own_fingerprint(config, "example_gen"),
     )
     examples = example_gen.outputs["examples"]
     statistics_gen = StatisticsGen(
-        examples=examples, sample_rows=_SAMPLE_ROWS if config.data.statistics == "sample" else 0
+        examples=examples,
+        sample_rows=_SAMPLE_ROWS if config.data.statistics == "sample" else 0,
+        code_fingerprint=_own_fingerprint(config, "statistics_gen"),
     )
     schema_gen = SchemaGen(statistics=statistics_gen.outputs["statistics"], infer_feature_shape=False)
     schema = schema_gen.outputs["schema"]
@@ -122,6 +125,7 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         evolution=config.vocabulary_evolution,
         transform_graph=transform.outputs["transform_graph"] if reads_transform else None,
         base_vocabularies=_result(known),
+        code_fingerprint=_own_fingerprint(config, "vocabulary_gen"),
     )
     tables = _table_config_gen(config, previous, target, vocabulary_gen, transform, checkpoint)
     inputs = {
@@ -130,7 +134,13 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
     }
     policy = component_inputs.remap_policy(config)
     loader = [
-        CheckpointLoader(earlier_checkpoint=node.outputs["result"], policy=policy, **inputs) for node in checkpoint
+        CheckpointLoader(
+            earlier_checkpoint=node.outputs["result"],
+            policy=policy,
+            code_fingerprint=_own_fingerprint(config, "checkpoint_loader"),
+            **inputs,
+        )
+        for node in checkpoint
     ]
     trainer = _trainer_class(target)(
         examples=examples,
@@ -145,8 +155,12 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         warm_start=loader[0].outputs["embedding_checkpoint"] if loader else None,
         **inputs,
     ).with_id("EmbeddingTrainer")
-    nonfinite = config.training.nonfinite_rows
-    retriever = CheckpointRetriever(model_run=trainer.outputs["model_run"], nonfinite=nonfinite, **inputs)
+    retriever = CheckpointRetriever(
+        model_run=trainer.outputs["model_run"],
+        nonfinite=config.training.nonfinite_rows,
+        code_fingerprint=_own_fingerprint(config, "checkpoint_retriever"),
+        **inputs,
+    )
     baseline = imported("BaselineModel", previous.baseline, standard_artifacts.Model)
     evaluator = _evaluator(config, examples, trainer, baseline, inputs)
     trained = TrainedChannels(
@@ -169,11 +183,17 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         push_destination=target.push_destination,
         push=config.push,
         republish=republish,
+        code_fingerprint=_own_fingerprint(config, "pusher"),
         **inputs,
     )
     before = [example_gen, statistics_gen, schema_gen, validator, *checkpoint, *kept, transform, *known, vocabulary_gen]
     after = [*itertools.chain(*judging.values()), *baseline, evaluator, pusher]
     return [*before, *tables, *loader, trainer, retriever, *after]
+
+
+def _own_fingerprint(config: PipelineConfig, component: str) -> str:
+    """Compute a digest of the modules that a component loads, none of which is the user's: edits of these keep it."""
+    return digest_of_files(loaded_files([f"components.{component}.component"], config.python_path))
 
 
 def _table_config_gen(
