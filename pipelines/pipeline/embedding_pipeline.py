@@ -95,24 +95,8 @@ def create_pipeline(
 
 
 def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None, target: RunTarget) -> list[BaseNode]:
-    example_gen = ExampleGen(
-        input_base=target.input_base,
-        pattern=data_location(config.data)[1],
-        data_format=component_inputs.data_format(config),
-        settings=component_inputs.example_settings(config),
-        spans=target.spans,
-        eval_pattern=eval_pattern(config.data),
-        code_fingerprint=_own_fingerprint(config, "example_gen"),
-    )
-    examples = example_gen.outputs["examples"]
-    statistics_gen = StatisticsGen(
-        examples=examples,
-        sample_rows=_SAMPLE_ROWS if config.data.statistics == "sample" else 0,
-        code_fingerprint=_own_fingerprint(config, "statistics_gen"),
-    )
-    schema_gen = SchemaGen(statistics=statistics_gen.outputs["statistics"], infer_feature_shape=False)
-    schema = schema_gen.outputs["schema"]
-    validator = ExampleValidator(statistics=statistics_gen.outputs["statistics"], schema=schema)
+    example_gen, _, schema_gen, _ = read = _reading(config, target)
+    examples, schema = example_gen.outputs["examples"], schema_gen.outputs["schema"]
     checkpoint = imported("WarmStart", previous.checkpoint, EmbeddingCheckpoint)
     kept = imported("BaseTransformGraph", previous.transform_graph, standard_artifacts.TransformGraph)
     transform = _transform(config, examples, schema, checkpoint, kept)
@@ -186,9 +170,30 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         code_fingerprint=_own_fingerprint(config, "pusher"),
         **inputs,
     )
-    before = [example_gen, statistics_gen, schema_gen, validator, *checkpoint, *kept, transform, *known, vocabulary_gen]
+    before = [*read, *checkpoint, *kept, transform, *known, vocabulary_gen]
     after = [*itertools.chain(*judging.values()), *baseline, evaluator, pusher]
     return [*before, *tables, *loader, trainer, retriever, *after]
+
+
+def _reading(config: PipelineConfig, target: RunTarget) -> tuple[BaseNode, BaseNode, BaseNode, BaseNode]:
+    """Return ExampleGen, StatisticsGen, SchemaGen and ExampleValidator."""
+    example_gen = ExampleGen(
+        input_base=target.input_base,
+        pattern=data_location(config.data)[1],
+        data_format=component_inputs.data_format(config),
+        settings=component_inputs.example_settings(config),
+        spans=target.spans,
+        eval_pattern=eval_pattern(config.data),
+        code_fingerprint=_own_fingerprint(config, "example_gen"),
+    )
+    statistics_gen = StatisticsGen(
+        examples=example_gen.outputs["examples"],
+        sample_rows=_SAMPLE_ROWS if config.data.statistics == "sample" else 0,
+        code_fingerprint=_own_fingerprint(config, "statistics_gen"),
+    )
+    schema_gen = SchemaGen(statistics=statistics_gen.outputs["statistics"], infer_feature_shape=False)
+    validator = ExampleValidator(statistics=statistics_gen.outputs["statistics"], schema=schema_gen.outputs["schema"])
+    return example_gen, statistics_gen, schema_gen, validator
 
 
 def _own_fingerprint(config: PipelineConfig, component: str) -> str:
