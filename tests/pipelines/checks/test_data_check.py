@@ -266,10 +266,10 @@ def test_text_among_numbers_is_hidden_if_a_column_is_private(checked):
 
 def test_digits_in_some_files_are_text_of_a_text_column(checked, tmp_path):
     (tmp_path / "days").mkdir()
-    for day in range(10):  # four are not looked at
-        (tmp_path / "days" / f"{day}.csv").write_text(CSV if day % 2 else re.sub(r"\ni", "\n", CSV))
+    (tmp_path / "days" / "1.csv").write_text(CSV)
+    (tmp_path / "days" / "2.csv").write_text(CSV.replace("\ni", "\n"))
     found = checked("data=days/*.csv")
-    assert any(line.startswith("item (categorical feature item): whole numbers or text") for line in found.lines)
+    assert any(line.startswith("item (categorical feature item): text or whole numbers") for line in found.lines)
 
 
 def test_ignored_files_are_named(checked, tmp_path):
