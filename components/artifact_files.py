@@ -7,8 +7,8 @@ import itertools
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
-from typing import IO
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, TypeVar
 
 import google_crc32c
 from isal import isal_zlib
@@ -16,6 +16,8 @@ from isal import isal_zlib
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.storage import bounds, masked, open_file, read_bounded
+
+T = TypeVar("T")
 
 EMBEDDING_CONFIG_FILE = "embedding_config.json"
 RECORD_SUFFIX = ".lineage.json"
@@ -28,9 +30,17 @@ def read_embedding_config(folder: str) -> EmbeddingConfig:
     Raises:
       ConfigError: the file is not what TableConfigGen wrote.
     """
-    path = os.path.join(folder, EMBEDDING_CONFIG_FILE)
+    return read_tables_file(os.path.join(folder, EMBEDDING_CONFIG_FILE), EmbeddingConfig.from_json)
+
+
+def read_tables_file(path: str, parse: Callable[[bytes], T]) -> T:
+    """Read and parse a file of a TableConfigs artifact.
+
+    Raises:
+      ConfigError: the file is not what TableConfigGen wrote.
+    """
     try:
-        return EmbeddingConfig.from_json(read_bounded(path))
+        return parse(read_bounded(path))
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{path!r} is not what TableConfigGen wrote ({error}): restore it, or run TableConfigGen again."

@@ -23,12 +23,6 @@ class _Described(types.Artifact):
         for key, value in facts.items():
             self.set_string_custom_property(key, json.dumps(value, sort_keys=True))
 
-    def fact(self, key: str, default: Any = None) -> Any:
-        """Return the fact of that name, or the default if it was never recorded."""
-        if not self.has_custom_property(key):
-            return default
-        return json.loads(self.get_string_custom_property(key))
-
 
 class Vocabularies(_Described):
     """Vocabularies computed from Examples: tokens, counts, coverage and a digest of each."""

@@ -32,7 +32,7 @@ def record_lineage(
     input_dict: Mapping[str, Sequence[types.Artifact]],
     output_dict: Mapping[str, Sequence[types.Artifact]],
     *,
-    files: Sequence[Json] = (),
+    files: Sequence[Json],
 ) -> None:
     """Write a record beside every output: its type, facts and inputs, the node that made it, and files read.
 

@@ -106,10 +106,13 @@ def read_settings(custom_config: Json, kind: type[_SomeSettings]) -> _SomeSettin
 
 
 def with_steps(custom_config: Json, steps: float | None) -> Json:
-    """Return `custom_config` with so many steps in place of its steps or epochs; unchanged if there are none."""
+    """Replace the steps or epochs of `custom_config` by `steps`; return it unchanged if `steps` is None or 0."""
     if int(steps or 0) <= 0:
         return custom_config
-    return {**custom_config, "training": {**custom_config["training"], "steps": int(steps or 0), "epochs": None}}
+    return {
+        **custom_config,
+        "training": {**custom_config.get("training", {}), "steps": int(steps or 0), "epochs": None},
+    }
 
 
 def _with_classes(task: Task, transform_graph: str | None) -> Task:

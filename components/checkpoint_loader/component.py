@@ -21,7 +21,7 @@ class CheckpointLoader(DeclaredComponent, base_component.BaseComponent):
         in it counts per table the kept, new and dropped tokens, and the traffic that the kept ones cover.
     """
 
-    PARAMETERS = parameters({keys.POLICY: str})
+    PARAMETERS = parameters({keys.POLICY: str}, optional={keys.CODE_FINGERPRINT: str})
     INPUTS = channels(keys.EARLIER_CHECKPOINT, keys.VOCABULARIES, keys.TABLE_CONFIGS)
     OUTPUTS = channels(keys.EMBEDDING_CHECKPOINT)
     EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(Executor)
@@ -32,6 +32,7 @@ class CheckpointLoader(DeclaredComponent, base_component.BaseComponent):
         vocabularies: types.BaseChannel,
         table_configs: types.BaseChannel,
         policy: RemapPolicy | None = None,
+        code_fingerprint: str | None = None,
     ) -> None:
         """Construct a CheckpointLoader.
 
@@ -41,10 +42,12 @@ class CheckpointLoader(DeclaredComponent, base_component.BaseComponent):
           vocabularies: a channel of `Vocabularies`: the new run's.
           table_configs: a channel of `TableConfigs`: the new run's.
           policy: how to fill rows, tables and slots that `earlier_checkpoint` does not have; None is `RemapPolicy()`.
+          code_fingerprint: digest of the code that runs, so that the cache misses when the code changes.
         """
         super().__init__(
             earlier_checkpoint=earlier_checkpoint,
             vocabularies=vocabularies,
             table_configs=table_configs,
             policy=json.dumps((policy or RemapPolicy()).to_mapping()),
+            code_fingerprint=code_fingerprint,
         )

@@ -19,7 +19,7 @@ class CheckpointRetriever(DeclaredComponent, base_component.BaseComponent):
         a digest of every file.
     """
 
-    PARAMETERS = parameters({keys.NONFINITE: str})
+    PARAMETERS = parameters({keys.NONFINITE: str}, optional={keys.CODE_FINGERPRINT: str})
     INPUTS = channels(keys.MODEL_RUN, keys.TABLE_CONFIGS, keys.VOCABULARIES)
     OUTPUTS = channels(keys.EMBEDDING_CHECKPOINT)
     EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(Executor)
@@ -30,6 +30,7 @@ class CheckpointRetriever(DeclaredComponent, base_component.BaseComponent):
         table_configs: types.BaseChannel,
         vocabularies: types.BaseChannel,
         nonfinite: str = "error",
+        code_fingerprint: str | None = None,
     ) -> None:
         """Construct a CheckpointRetriever.
 
@@ -38,10 +39,12 @@ class CheckpointRetriever(DeclaredComponent, base_component.BaseComponent):
           table_configs: a channel of `TableConfigs`: the tables that were trained.
           vocabularies: a channel of `Vocabularies`: those that the tables were planned from.
           nonfinite: "error" rejects tables with a NaN or an infinity, "keep" keeps and counts such rows.
+          code_fingerprint: digest of the code that runs, so that the cache misses when the code changes.
         """
         super().__init__(
             model_run=model_run,
             table_configs=table_configs,
             vocabularies=vocabularies,
             nonfinite=nonfinite,
+            code_fingerprint=code_fingerprint,
         )

@@ -87,6 +87,11 @@ def _connected(address: str | None) -> distributed.Client:
         raise ConfigError(f"{given}: it must be the address of a Dask scheduler, such as tcp://10.0.0.5:8786.")
     try:
         client = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False, name="tfx-embeddings")
+    except (TypeError, RuntimeError) as error:
+        raise ConfigError(
+            f"{given}: this connection needs TLS ({error}); set `distributed.comm.tls` of Dask's configuration, or "
+            "correct the address."
+        ) from error
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{given}: no Dask scheduler answers there; start one with `dask scheduler`, or correct the address."

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from components.pusher.publish import aside_path, order_lock
-from components.pusher.served import Updates, number_names, served_versions
+from components.pusher.served import Updates, is_number, number_names, served_versions
 from embedding_core.deltas.protocol import DeltaError
 from embedding_core.errors import CheckpointError
 from embedding_core.schema import Json
@@ -133,8 +133,7 @@ def read_chain(destination: StrPath, version: int, first: str) -> list[Link]:
 def version_with_deltas(folder: StrPath) -> tuple[str, int] | None:
     """Return the folder of the versions and the number of the version in a folder; None if it has no deltas."""
     destination, name = os.path.split(os.path.abspath(folder))
-    is_numbered = name.isascii() and name.isdigit()
-    return (destination, int(name)) if is_numbered and UPDATES.last(destination, int(name)) else None
+    return (destination, int(name)) if is_number(name) and UPDATES.last(destination, int(name)) else None
 
 
 def end_file(root: str, version: int, number: int) -> str:
@@ -282,14 +281,14 @@ class DeltaUpdates(Updates):
                 os.rename(path, os.path.join(hidden, os.path.basename(path)))
 
     def remove_without_version(self, root: str) -> None:
-        """Remove deltas above all versions."""
-        folder, newest = os.path.join(root, _DELTAS), max(served_versions(root), default=0)
+        """Remove the deltas of versions that are not there any more."""
+        folder, kept = os.path.join(root, _DELTAS), {*served_versions(root)}
         remove_leftovers(folder)
         for name in number_names(folder):
-            if int(name) > newest and not os.path.exists(aside_path(root, int(name))):
+            if int(name) not in kept and not os.path.exists(aside_path(root, int(name))):
                 remove_folder(os.path.join(folder, name))
         for version, path in _ends(root):
-            if version > newest and not os.path.exists(aside_path(root, version)):
+            if version not in kept and not os.path.exists(aside_path(root, version)):
                 os.unlink(path)
 
 

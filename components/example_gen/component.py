@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import pathlib
 import posixpath
 from typing import Any, ClassVar
 
@@ -65,7 +64,7 @@ class ExampleGenSpec(FileBasedExampleGenSpec):
     PARAMETERS: ClassVar[Json] = {
         **{key: given for key, given in FileBasedExampleGenSpec.PARAMETERS.items() if key != keys.CUSTOM_CONFIG},
         **parameters(
-            {keys.DATA_FORMAT: str, keys.SETTINGS: str, keys.CODE_FINGERPRINT: str}, optional={keys.DATA_SPANS: str}
+            {keys.DATA_FORMAT: str, keys.SETTINGS: str}, optional={keys.CODE_FINGERPRINT: str, keys.DATA_SPANS: str}
         ),
     }
 
@@ -96,6 +95,7 @@ class ExampleGen(FileBasedExampleGen):
         range_config: range_config_pb2.RangeConfig | None = None,
         spans: str | None = None,
         eval_pattern: str | None = None,
+        code_fingerprint: str | None = None,
     ) -> None:
         """Construct an ExampleGen.
 
@@ -110,6 +110,7 @@ class ExampleGen(FileBasedExampleGen):
           spans: "<first>/<last>" in place of the bounds in the settings; an empty side is open, "" keeps the bounds.
           eval_pattern: glob of the files under `input_base` whose rows are all for the eval split, if the settings
             split by file; None otherwise.
+          code_fingerprint: digest of the code that runs, so that the cache misses when the code changes.
 
         Raises:
           ConfigError: `data_format` is unknown, a pattern has `**`, or `eval_pattern` does not fit the settings' split.
@@ -138,7 +139,7 @@ class ExampleGen(FileBasedExampleGen):
             data_format=data_format,
             settings=settings.to_json(),
             data_spans=spans,
-            code_fingerprint=_code_fingerprint(),
+            code_fingerprint=code_fingerprint,
         )
         # TFX's constructor does not accept our parameters; that of its base class takes the spec.
         super(FileBasedExampleGen, self).__init__(spec=spec)
@@ -148,11 +149,3 @@ def _named_splits() -> Any:
     """Return the names of the splits for TFX; the settings determine the rows of each, not `hash_buckets`."""
     splits = [example_gen_pb2.SplitConfig.Split(name=name, hash_buckets=1) for name in SPLITS]
     return example_gen_pb2.Output(split_config=example_gen_pb2.SplitConfig(splits=splits))
-
-
-def _code_fingerprint() -> str:
-    """Compute a digest of this folder's source, so that a change of the code invalidates TFX's cache."""
-    digest = hashlib.sha256()
-    for path in sorted(pathlib.Path(__file__).parent.glob("*.py")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:16]

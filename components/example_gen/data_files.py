@@ -127,6 +127,7 @@ def open_unpacked(path: str, compression: Compression | None = None) -> io.Buffe
     stream = open_file(path)
     present = compression_of(stream.peek(_START))
     if compression is not None and compression not in (present, "none"):
+        stream.close()
         what = "not compressed" if present == "none" else f"compressed as {present}"
         raise DataError(
             f"{path}: `data.compression` is {compression!r}, and by its first bytes the file is {what}: correct the "
@@ -260,8 +261,9 @@ def find_files(
     """Find the files that match, sorted by span and name.
 
     A glob ignores files whose names start with "_" or ".", which other programs use as markers. If the file name in
-    `pattern` is "*" and some matching files have the extension of `data_format`, only these are taken. The other files
-    are returned as ignored.
+    `pattern` is "*" and some matching files have the extension of `data_format`, only these are taken. With spans, only
+    files whose names have a date or number in place of the placeholders are taken. The other files are returned as
+    ignored.
 
     Args:
       input_base: the folder of the data, taken literally.
@@ -281,19 +283,24 @@ def find_files(
     if posixpath.basename(pattern) == "*":
         formats = get_args(DataFormat) if data_format is None else (data_format,)
         files = [path for path in files if format_of(path) in formats] or files
-    ignored = sorted({*matches} - {*files})
-    spanned = [] if spans is None else span_numbers(files, input_base, spans)
+    numbered = [] if spans is None else _numbered(files, input_base, spans.pattern)
+    ignored = {*matches} - {*(files if spans is None else (path for _, path in numbered))}
+    spanned = [] if spans is None else _asked_for(numbered, spans)
     if spans is not None:
         files = [path for _, path in spanned]
     if not files:
         raise NoMatchError(_no_match(input_base, pattern, matches, spans))
-    for_eval = [] if eval_pattern is None else find_files(input_base, eval_pattern, data_format, None).files
+    for_eval: list[str] = []
+    if eval_pattern is not None:
+        for_eval, others, *_ = find_files(input_base, eval_pattern, data_format, None)
+        ignored = {*ignored, *others} - {*files, *for_eval}
     for path in sorted({*for_eval} & {*files}):
         raise DataError(
             f"{path} would be in both splits: it is among the files of `data.path` and of `data.eval_path`; give paths "
             "that have no file in common."
         )
-    return DataFiles(files, ignored, Gaps() if spans is None else spans.gaps({span for span, _ in spanned}), for_eval)
+    gaps = Gaps() if spans is None else spans.gaps({span for span, _ in spanned})
+    return DataFiles(files, sorted(ignored), gaps, for_eval)
 
 
 def check_gaps(gaps: Gaps, spans: PatternSpans | None, data: str) -> None:
@@ -325,11 +332,20 @@ def _is_meant(name: str, pattern: str) -> bool:
 
 def span_numbers(files: Sequence[str], input_base: str, spans: PatternSpans) -> list[tuple[int, str]]:
     """List the files of the requested spans with their numbers, sorted; a date's number is its day since year 1."""
-    expression = re.compile(re.escape(posixpath.join(input_base, "")) + _expression(spans.pattern), re.DOTALL)
+    return _asked_for(_numbered(files, input_base, spans.pattern), spans)
+
+
+def _numbered(files: Sequence[str], input_base: str, pattern: str) -> list[tuple[int, str]]:
+    """List the files that are of a span, whichever it is, with its number, sorted."""
+    expression = re.compile(re.escape(posixpath.join(input_base, "")) + _expression(pattern), re.DOTALL)
     matches = [(expression.fullmatch(path), path) for path in files]
-    spanned = [(_span(match.groupdict()), path) for match, path in matches if match]
+    numbered = ((_span(match.groupdict()), path) for match, path in matches if match)
+    return sorted((span, path) for span, path in numbered if span is not None)
+
+
+def _asked_for(numbered: Sequence[tuple[int, str]], spans: PatternSpans) -> list[tuple[int, str]]:
     (first, last), left_out = spans.numbers, spans.left_out
-    return [(span, path) for span, path in sorted(spanned) if first <= span <= last and span not in left_out]
+    return [(span, path) for span, path in numbered if first <= span <= last and span not in left_out]
 
 
 def _expression(pattern: str) -> str:
@@ -358,20 +374,25 @@ def _glob_piece(piece: str) -> str:
     return f"[{'^' if negated else ''}{inside}]" if negated or not inside.startswith("^") else f"[\\{inside}]"
 
 
-def _span(parts: Mapping[str, str]) -> int:
-    """Return the number of a span: for a date its day since year 1, or -1 if the date is invalid."""
+def _span(parts: Mapping[str, str]) -> int | None:
+    """Return the number of a span: for a date its day since year 1, or None if the date is invalid."""
     if "span" in parts:
         return int(parts["span"])
     try:
         return datetime.date(int(parts["year"]), int(parts["month"]), int(parts["day"])).toordinal()
     except ValueError:
-        return -1
+        return None
 
 
 def _no_match(input_base: str, pattern: str, matches: Sequence[str], spans: PatternSpans | None) -> str:
     full = posixpath.join(input_base, pattern)
     if matches and spans:
-        return f"none of the {len(matches)} files that match {full!r} belongs to the spans asked for: {spans!r}."
+        first = "the first" if spans.first is None else spans.first
+        last = "the last" if spans.last is None else spans.last
+        return (
+            f"none of the {len(matches)} files that match {full!r} is of a span from {first} to {last}: change "
+            "`data.spans`, or correct the placeholders in `data.path`."
+        )
     folder = posixpath.dirname(pattern)
     if any(sign in folder for sign in "*?["):
         return f"no file matches {full!r}: correct the path or the glob."

@@ -9,7 +9,7 @@ import functools
 import json
 import posixpath
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import apache_beam as beam
@@ -28,6 +28,7 @@ from components.column_summary import COLUMNS_FACT, Summaries, summaries_to_json
 from components.example_gen.data_files import (
     PROGRESS_BYTES,
     check_gaps,
+    file_state,
     find_files,
     find_pieces,
     group_files,
@@ -73,6 +74,7 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
         staging = posixpath.join(examples.uri, f".staging-{uuid.uuid4().hex}")
         fileio.makedirs(staging)
         try:
+            states = {path: file_state(path) for path in files}
             pieces = find_pieces(data.files, input_base, settings.spans)
             named = posixpath.join(input_base, pattern)
             if settings.spans is not None:
@@ -94,6 +96,7 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
             groups = self._in_parallel("Ingest", read, [*train, *for_eval], staging)
             tally = sum_of(Tally.from_json(group["tally"]) for group in groups)
             digests = {path: digest for group in groups for path, digest in group["sha256"].items()}
+            _require_unchanged(states)
             for error in copies(data, properties[keys.DATA_FORMAT], settings, digests.__getitem__):
                 raise error
             if parts:
@@ -124,6 +127,12 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
             numbered = pipeline | "Elements" >> beam.Create(list(enumerate(elements)))
             _ = numbered | beam.Reshuffle() | step >> beam.ParDo(_Step(step, work, staging))
         return [_result(staging, step, number) for number in range(len(elements))]
+
+
+def _require_unchanged(states: Mapping[str, tuple[int, ...]]) -> None:
+    for path, state in states.items():
+        if file_state(path) != state:
+            raise DataError(f"{path} changed while it was read: run again when its writer is done.")
 
 
 def _shown_summaries(tally: Tally, settings: Settings) -> Summaries:

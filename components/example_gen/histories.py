@@ -153,10 +153,13 @@ def write_events(
         _write(joined(waiting), posixpath.join(folder, files[-1]), parts)
         waiting.clear()
 
+    held = 0
     for table in event_tables(rows, histories, group * _GROUP_ROWS, tally):
         waiting.append(table)
-        if sum(events.nbytes for events in waiting) >= _CHUNK_BYTES:
+        held += table.nbytes
+        if held >= _CHUNK_BYTES:
             write()
+            held = 0
     if waiting and not tally.kinds_differ:
         write()
     return files

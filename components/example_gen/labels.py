@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -102,6 +103,8 @@ def _value_of(value: Value, label: Label, decimal: str) -> float:
     Raises:
       ValueError: the value makes its row bad.
     """
+    if value == "":
+        return math.nan
     if label.kind != "binary":
         return _checked_number(value, label, decimal)
     if label.positive:
@@ -132,9 +135,9 @@ def _is_above(value: Value, bound: float, decimal: str) -> float:
         amount = number(value, decimal)
     except ValueError as error:
         raise ValueError(f"{error}, and `label.above` bounds numbers") from error
-    if np.isinf(amount):
+    if math.isinf(amount):
         raise ValueError(f"{short(value)} is not finite")
-    return amount if np.isnan(amount) else float(amount > bound)
+    return amount if math.isnan(amount) else float(amount > bound)
 
 
 def count_labels(label: Label, batch: Batch, values: pa.Array, good: Mask, counts: Labels) -> None:

@@ -60,9 +60,8 @@ def csv_batches(path: str, settings: Settings, bad: BadRows, first: FirstRows | 
     with reading(path), open_unpacked(path, form.compression) as stream:
         _check_byte_order(path, stream.peek(2)[:2], form)
         source = _Source(stream)
-        text = io.TextIOWrapper(cast(BinaryIO, source), encoding=form.codec, errors="surrogateescape", newline="")
         try:
-            reader = _Reader(path, text, form)
+            reader = _Reader(path, source, form)
             header = _header(path, reader, settings)
             wanted = header if settings.passthrough else settings.needed
             for chunk in _chunks(path, source, reader, header, form, bad, first):
@@ -92,11 +91,13 @@ class _Source(io.BufferedIOBase):
     Attributes:
       taken: bytes passed on.
       full: whether there are more of them than the caller of `fill` wanted.
+      has_nul: whether one of them is NUL.
     """
 
     def __init__(self, stream: io.BufferedIOBase) -> None:
         self.taken = 0
         self.full = False
+        self.has_nul = False
         self._stream = stream
         self._most = sys.maxsize
         self._row = 0  # bytes before the row that is being read, up to those of its first 8 KB
@@ -113,6 +114,7 @@ class _Source(io.BufferedIOBase):
             raise _TooLongError
         data = self._stream.read1(size)
         self.taken += len(data)
+        self.has_nul = self.has_nul or b"\0" in data
         self.full = self.taken > self._most
         return data
 
@@ -133,8 +135,10 @@ class _Reader:
       rows: the rows, in which delimiters of several characters that are within quotes are still replaced.
     """
 
-    def __init__(self, path: str, text: io.TextIOWrapper, form: CsvFormat) -> None:
+    def __init__(self, path: str, source: _Source, form: CsvFormat) -> None:
+        text = io.TextIOWrapper(cast(BinaryIO, source), encoding=form.codec, errors="surrogateescape", newline="")
         self._path = path
+        self._source = source
         self._text = text
         self._delimiter = form.delimiter if len(form.delimiter) > 1 else None
         quoting: Json = {"quotechar": form.quote} if form.quote else {"quoting": csv.QUOTE_NONE}
@@ -153,6 +157,18 @@ class _Reader:
                 )
             yield line.replace(delimiter, _UNIT)
 
+    def next_row(self) -> list[str]:
+        """Return the next row, in which delimiters within quotes are still replaced.
+
+        Raises:
+          StopIteration: there are no more rows.
+          csv.Error: the row is not CSV, or has a NUL, which only Python 3.10 finds itself.
+        """
+        row: list[str] = next(self.rows)
+        if self._source.has_nul and any("\0" in value for value in row):
+            raise csv.Error("line contains NUL")
+        return row
+
     def restored(self, row: list[str]) -> list[str]:
         """Return the row with the delimiters that are within quotes."""
         return row if self._delimiter is None else [value.replace(_UNIT, self._delimiter) for value in row]
@@ -164,7 +180,7 @@ def _header(path: str, reader: _Reader, settings: Settings) -> list[str]:
         check_columns(path, form.columns, settings)
         return list(form.columns)
     try:
-        header = reader.restored(next(reader.rows))
+        header = reader.restored(reader.next_row())
     except StopIteration:
         header = []
     except csv.Error as error:
@@ -223,7 +239,8 @@ def _is_number(text: str) -> bool:
 def _shown_error(error: csv.Error) -> str:
     if "field limit" not in str(error):
         return str(error)
-    return f"a value has more than {csv.field_size_limit():,} characters, the most that is read of one but in Parquet"
+    most = f"{csv.field_size_limit():,} characters"
+    return f"a value has more than {most}, the most that is read from CSV (Parquet may have more)"
 
 
 def _too_long(path: str, line: int) -> DataError:
@@ -260,7 +277,7 @@ def _chunks(
             source.fill(chunk, min(source.taken + bounds.BATCH_BYTES, end))
         line = rows.line_num + 1
         try:
-            row = next(rows)
+            row = reader.next_row()
         except StopIteration:
             if first is not None:
                 first.ended = True

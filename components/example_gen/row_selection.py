@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import re
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import AfterValidator, Field
 
-from components.example_gen.values import instant
+from components.example_gen.values import day_of, instant
 from embedding_core.schema import ChosenBy, Count, Listed, Mistakes, Rule, Section, Share, Text
 
 PlainValue: TypeAlias = bool | int | float | str
@@ -40,7 +39,7 @@ def _measure(bound: PlainValue) -> float:
 
 def _moment(value: str) -> str:
     try:
-        datetime.date.fromisoformat(value[:10])
+        day_of(value[:10])
         instant(value)
     except ValueError:
         raise ValueError("it must be a date or time such as 2011-11-01.") from None

@@ -10,6 +10,7 @@ missing value has no feature.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -242,7 +243,8 @@ def normal(column: pa.Array) -> pa.Array:
     column with at most one value in every row becomes a scalar column.
 
     Raises:
-      UnsupportedTypeError: the type cannot be converted (a struct, a list of lists), or a value does not fit int64.
+      UnsupportedTypeError: the type cannot be converted (a struct, a list of lists), a value does not fit int64, or a
+        time is not within the years 1 to 9999.
     """
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks else pa.array([], column.type)
@@ -279,10 +281,21 @@ def _scalar(column: pa.Array) -> pa.Array:
         wide = column.cast(pa.float32()) if types.is_float16(kind) else column
         return pc.if_else(pc.is_nan(wide), pa.scalar(None, wide.type), wide)
     if types.is_date(kind):
-        return column.cast(pa.date32())
+        return _checked_times(column.cast(pa.date32()), datetime.date.min, datetime.date.max)
     if types.is_timestamp(kind):
-        return column.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.timestamp("us"))
+        times = column.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.timestamp("us"))
+        return _checked_times(times, datetime.datetime.min, datetime.datetime.max)
     raise UnsupportedTypeError(str(kind))
+
+
+def _checked_times(times: pa.Array, first: datetime.date, last: datetime.date) -> pa.Array:
+    low, high = pa.scalar(first, times.type), pa.scalar(last, times.type)
+    if not pc.all(pc.and_(pc.less_equal(low, times), pc.less_equal(times, high))).as_py():
+        raise UnsupportedTypeError(
+            f"{times.type}, with a time that is not within the years 1 to 9999, such as PostgreSQL's infinity (write "
+            "such a value as null)"
+        )
+    return times
 
 
 def _whole(column: pa.Array) -> pa.Array:

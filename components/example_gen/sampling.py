@@ -41,7 +41,7 @@ class Column:
     Attributes:
       kind: "text", "whole numbers", "numbers", "floats", "times" or "empty"; a kind of lists begins with "lists of ".
       rows: how many rows were looked at.
-      missing: rows without a value; empty text is none.
+      missing: number of rows without a value; an empty text counts as missing.
       distinct: how many distinct values there are.
       first: the first few values, as bytes.
       with_point: how many values are whole numbers written with a decimal point, such as 3.0; of floats, all or none.
@@ -148,6 +148,8 @@ def sample(
 
 def _repeated(trained: Sequence[Batch], judged: Sequence[Batch]) -> float:
     """Return the share of the rows of `judged` that are equal to a row of `trained`."""
+    if not judged:
+        return 0.0
     seen, contents = ([row for batch in part for row in batch.content(batch.index)] for part in (trained, judged))
     return sum(map(set(seen).__contains__, contents)) / max(1, len(contents))
 
@@ -173,7 +175,7 @@ def copies(
       digest_of: returns a digest of a file's content; called for files of equal sizes only.
 
     Yields:
-      An error for each of them. Files without rows, as programs write them that split data into parts, are none.
+      An error for each of them, except for files without rows, which programs write that split data into parts.
     """
     trained: dict[int, list[str]] = {}
     for path in data.files if data.eval else ():
@@ -233,16 +235,23 @@ def count_tokens(
             whole = False
             break
         first = FirstRows(bounds.COUNTED_ROWS - rows)
-        for batch in read_batches(path, data_format, settings, tally.bad, first):
-            rows += len(batch)
-            for ready in prepared([batch], settings, tally):
-                trained = pa.array(ready.sides != SPLITS.index("eval"))
-                events = {} if ready.events is None else ready.events.values
-                columns = {**ready.columns, **{name: events[source] for name, source in listed.items()}}
-                for source, counter in tokens.items():
-                    _add_tokens(counter, columns[source[0]].filter(trained), source[1])
+        sizes: list[int] = []
+        batches = _noting_sizes(read_batches(path, data_format, settings, tally.bad, first), sizes)
+        for ready in prepared(batches, settings, tally):
+            trained = pa.array(ready.sides != SPLITS.index("eval"))
+            events = {} if ready.events is None else ready.events.values
+            columns = {**ready.columns, **{name: events[source] for name, source in listed.items()}}
+            for source, counter in tokens.items():
+                _add_tokens(counter, columns[source[0]].filter(trained), source[1])
+        rows += sum(sizes)
         whole = whole and first.ended
     return TokenCounts(tokens=tokens, rows=rows, whole=whole)
+
+
+def _noting_sizes(batches: Iterable[Batch], sizes: list[int]) -> Iterator[Batch]:
+    for batch in batches:
+        sizes.append(len(batch))
+        yield batch
 
 
 def _add_tokens(counter: Counter[bytes], column: pa.Array, separator: str | None) -> None:
@@ -348,7 +357,7 @@ def _column(pieces: Sequence[pa.Array]) -> Column:
         with_point=total if kind == "floats" and _are_whole(counts) else with_point,
         several={sign: count / total for sign, count in several.items() if count},
         frequent=tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_FREQUENT]),
-        extent=_extent(counts) if kind.endswith(("numbers", "floats")) else None,
+        extent=_extent(counts) if all(kind.endswith(("numbers", "floats")) for kind in kinds) else None,
         pieces=tuple(pieces),
     )
 

@@ -42,7 +42,7 @@ from embedding_core.schema import (
     Section,
     Text,
 )
-from embedding_core.storage import bounds
+from embedding_core.storage import GZIP_START, bounds
 from embedding_core.tasks import Objective, Task
 
 # Declares a label: which column of the data is predicted, of what kind it is, and which of its values are 1.
@@ -164,7 +164,7 @@ class Label(Objective):
     def _without_column(self) -> Mistakes:
         for field in ("column", "positive", "above", "key", "columns"):
             given = getattr(self, field)
-            if given:
+            if given != type(self).model_fields[field].get_default(call_default_factory=True):
                 yield field, f"is {given!r}, but `kind` is 'positive': each row has label 1; leave it out."
 
 
@@ -266,7 +266,7 @@ _FORMATS: Mapping[DataFormat, re.Pattern[str]] = {
 }
 # bzip2 is recognized by all ten bytes, because the header of a text file may start with "BZh".
 _FIRST_BYTES: Mapping[Compression, re.Pattern[bytes]] = {
-    "gz": re.compile(rb"\x1f\x8b"),
+    "gz": re.compile(re.escape(GZIP_START)),
     "bz2": re.compile(rb"BZh[1-9](1AY&SY|\x17\x72\x45\x38\x50\x90)"),
     "zst": re.compile(rb"\x28\xb5\x2f\xfd"),
     "xz": re.compile(rb"\xfd7zXZ\x00"),

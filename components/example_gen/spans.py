@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import Literal, NamedTuple
 
 from components.example_gen.row_selection import Scalar
+from components.example_gen.values import day_of
 from embedding_core.schema import Listed, Mistakes, Positive, Section, Text
 
 _SHOWN = 5
@@ -118,12 +119,12 @@ class PatternSpans(Spans):
 
 
 def _number(span: str, pattern: str) -> int:
-    return datetime.date.fromisoformat(span).toordinal() if is_dated(pattern) else int(span)
+    return day_of(span).toordinal() if is_dated(pattern) else int(span)
 
 
 def _is_date(value: object) -> bool:
     try:
-        datetime.date.fromisoformat(str(value))
+        day_of(str(value))
     except ValueError:
         return False
     return True

@@ -116,7 +116,7 @@ def keys_of(column: pa.Array, decimal: str = ".") -> tuple[pa.Array, dict[int, s
     if pa.types.is_temporal(column.type):
         return pc.replace_substring_regex(time_texts(column), r" 00:00:00$", ""), {}
     texts = column.cast(pa.large_binary())
-    for point in {".", decimal}:
+    for point in dict.fromkeys((".", decimal)):
         if pc.any(pc.ends_with(texts, f"{point}0")).as_py():
             texts = _without_fraction(texts, rf"[{point}]0")
     return pc.if_else(pc.equal(pc.binary_length(texts), 0), pa.scalar(None, pa.large_binary()), texts), {}

@@ -83,8 +83,8 @@ class Labels:
 
     def _marks(self) -> str:
         """Suggest a setting for texts that stand for a missing value; empty if no text looks like that."""
-        texts = [ast.literal_eval(value) for value in self.values if not value.endswith("...")]
-        marks = [text for text in texts if isinstance(text, str) and stands_for_missing(text)]
+        texts = [ast.literal_eval(value) for value in self.values if value[0] in "'\"" and value[0] == value[-1]]
+        marks = [text for text in texts if stands_for_missing(text)]
         return f" If {marks[0]!r} means a missing value, set `data: {{missing: {json.dumps(marks)}}}`." if marks else ""
 
     def _seen(self) -> str:

@@ -67,7 +67,8 @@ def _decode(
         good = [(number, data) for number, data in chunk if _parses(path, decoder, number, data, bad)]
         if len(good) == len(chunk):
             raise DataError(
-                f"{path}, records {numbers[0]} to {numbers[-1]}: {error}; a feature must be of one kind throughout."
+                f"{path}, records {numbers[0]} to {numbers[-1]}: a feature is of different kinds in these records "
+                f"({error}): write it as one kind."
             ) from error
     return _decode(path, decoder, good, bad) if good else ((), (), pa.record_batch([], names=[]))
 

@@ -22,6 +22,9 @@ TRUE, FALSE = frozenset({"true", "yes", "1"}), frozenset({"false", "no", "0"})
 _MARKS = frozenset({"?", "na", "n/a", "#n/a", "null", "none", "nil", "-", "--", ".", "missing", "unknown", r"\n"})
 _COMMA = re.compile(r"[+-]?\d*,\d+\Z")
 _DIGITS = re.compile(r"-?\d+(\.\d+)?\Z")
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_ZONE = r"[+-]\d\d:\d\d(:\d\d(\.\d{6})?)?"
+_MOMENT = re.compile(rf"{_DAY.pattern}(.\d\d(:\d\d(:\d\d(\.\d{{6}})?)?)?({_ZONE})?)?", re.ASCII | re.DOTALL)
 _FRACTION = re.compile(r"(:\d\d)\.(\d+)")
 DATE, NOT_A_MOMENT = "date", "number that is not a Unix time"
 
@@ -42,7 +45,7 @@ class Unit(NamedTuple):
     divide: int
 
 
-# Unix times from 1973 to 2100; the ranges do not overlap. The last unit is that of dates, which are no numbers.
+# Unix times from 1973 to 2100; the ranges do not overlap. The last unit is that of dates, which are not numbers.
 UNITS = (
     Unit("Unix time in seconds", 1e8, 4.1e9, 10**6, 1),
     Unit("Unix time in milliseconds", 1e11, 4.1e12, 10**3, 1),
@@ -79,7 +82,8 @@ def _from_text(text: str, decimal: str) -> float:
         if "." in text:  # with a decimal comma, 1.234 may mean 1234
             raise ValueError
         text = text.replace(decimal, ".")
-    return int(text) if text.isdecimal() else float(text)
+    amount = float(text)  # infinite for too many digits, as 1e400 is
+    return int(text) if text.isdecimal() and math.isfinite(amount) else amount
 
 
 def _cure(text: str, decimal: str) -> str:
@@ -121,10 +125,23 @@ def instant(value: Value) -> int:
     return _from_unix(value)
 
 
+def day_of(text: str) -> datetime.date:
+    """Parse a date such as 2011-10-31; later versions of Python than 3.10 would also read 20111031 and 2011-W44-1.
+
+    Raises:
+      ValueError: it is not one.
+    """
+    if not _DAY.fullmatch(text):
+        raise ValueError(f"{text!r} is not a date such as 2011-10-31")
+    return datetime.date.fromisoformat(text)
+
+
 def _from_iso(text: str) -> datetime.datetime:
     # Python 3.10 reads neither a trailing Z nor a fraction of other than 3 or 6 digits.
     plain = re.sub(r"[zZ]\Z", "+00:00", _FRACTION.sub(lambda m: f"{m[1]}.{m[2][:6]:0<6}", text))
     try:
+        if not _MOMENT.fullmatch(plain):
+            raise ValueError
         return datetime.datetime.fromisoformat(plain)
     except ValueError:
         raise ValueError(f"{_quoted(text)} is neither an ISO date or time nor a Unix time") from None

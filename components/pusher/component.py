@@ -24,6 +24,7 @@ class EmbeddingPusherSpec(ComponentSpec):
     PARAMETERS = parameters(
         {keys.PUSH_DESTINATION: str, keys.TOLERANCE: float, keys.PARITY_ROWS: int, keys.PARITY_SPLIT: str},
         optional={
+            keys.CODE_FINGERPRINT: str,
             keys.KEEP_LAST: int,
             keys.REPUBLISH: str,
             keys.ROWS_DTYPE: str,
@@ -84,6 +85,7 @@ class EmbeddingPusher(base_component.BaseComponent):
         parity_rows: int = 1000,
         parity_split: str = "eval",
         republish: str | None = None,
+        code_fingerprint: str | None = None,
         **gate_blessings: types.BaseChannel | None,
     ) -> None:
         """Construct an EmbeddingPusher.
@@ -105,6 +107,7 @@ class EmbeddingPusher(base_component.BaseComponent):
           parity_split: the split that these rows are taken from.
           republish: any text. A new text makes the cache miss, so that a model is pushed again if its version was
             removed, or is not the newest any more.
+          code_fingerprint: digest of the code that runs, so that the cache misses when the code changes.
           gate_blessings: channels of `ModelBlessing`, each named `<gate>_blessing`, such as `quality_blessing` from
             QualityGate and `health_blessing` from TableHealth. A model that one of them does not bless is not pushed,
             and the reasons of all are recorded.
@@ -135,6 +138,7 @@ class EmbeddingPusher(base_component.BaseComponent):
             parity_rows=parity_rows,
             parity_split=parity_split,
             republish=republish,
+            code_fingerprint=code_fingerprint,
             rows_dtype=None if push.rows_dtype == "float32" else json.dumps(push.to_mapping()[keys.ROWS_DTYPE]),
             top_k=None if push.top_k == TopK() else push.top_k.to_json(),
             **{key: form.to_json() for key in FORMS if (form := getattr(push, key)) is not None},

@@ -11,6 +11,8 @@ Updates that a version is published with (a rollback) are put in place before it
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import datetime
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,10 +23,13 @@ from components.artifact_files import RECORD_SUFFIX
 from components.pusher.served import (
     MODEL,
     Publication,
+    content_digest,
     copy_model,
     is_version,
     number_names,
     served_versions,
+    verify_version,
+    version_digests,
     version_updates,
     write_manifest,
 )
@@ -36,21 +41,13 @@ from embedding_core.storage import (
     is_remote,
     locked_file,
     put_in_place,
+    readable_as,
     remove_leftovers,
     sync_tree,
 )
 
 if TYPE_CHECKING:
     from embedding_core.serving import ExportForm
-import dataclasses
-import datetime
-
-from components.pusher.served import (
-    content_digest,
-    verify_version,
-    version_digests,
-)
-from embedding_core.storage import readable_as
 
 _HIDDEN = "version"
 _ORDER_LOCK = ".versions.lock"
@@ -263,15 +260,20 @@ def set_version_aside(base: StrPath, version: int) -> str | None:
     aside = aside_path(root, version)
     try:
         with order_lock(root):
-            names = [name for name in number_names(root) if int(name) == version]
-            if not names:
+            name = _name_of(root, version)
+            if name is None:
                 return None
-            os.rename(os.path.join(root, names[0]), aside)
+            os.rename(os.path.join(root, name), aside)
     except OSError as error:
         raise ConfigError(
             f"{os.path.join(root, str(version))!r} is damaged and cannot be renamed ({error}): move it away."
         ) from error
     return aside
+
+
+def _name_of(base: StrPath, version: int) -> str | None:
+    """Return the name of a version, which may have leading zeros; None if the version does not exist."""
+    return next((name for name in number_names(base) if int(name) == version), None)
 
 
 def aside_path(root: str, version: int) -> str:
@@ -351,7 +353,7 @@ def roll_back(base: StrPath, to: int | None = None) -> Publication:
             f"cannot go back to version {target} below {os.fspath(base)!r}: it must be one of {there[:-1]}, the "
             "versions before the newest."
         )
-    source = next(path for path in Path(base).iterdir() if path.name.isdigit() and int(path.name) == target)
+    source = Path(base, str(_name_of(base, target)))
     manifest = verify_version(source)
     updates = version_updates().read(source, manifest["facts"])
     facts = {**manifest["facts"], "rollback": _rollback(manifest, target, there[-1])}

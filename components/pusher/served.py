@@ -171,7 +171,12 @@ def number_names(base: StrPath) -> list[str]:
     Returns:
       The names, unsorted; none if the folder does not exist.
     """
-    return [name for name in names_in(base) if name.isascii() and name.isdigit()]
+    return [name for name in names_in(base) if is_number(name)]
+
+
+def is_number(name: str) -> bool:
+    """Return whether the name of a file or folder is a number."""
+    return name.isascii() and name.isdigit()
 
 
 def served_versions(base: StrPath) -> list[int]:
@@ -248,7 +253,7 @@ class Updates:
         """Move the updates of a version, if it has any, to the folder that is to be removed."""
 
     def remove_without_version(self, root: str) -> None:
-        """Remove updates above all versions: a rollback that died left them, or their version was removed by hand."""
+        """Remove updates without a version: a rollback that died left them, or their version was removed by hand."""
 
 
 def version_updates() -> Updates:

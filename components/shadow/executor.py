@@ -18,7 +18,7 @@ from embedding_core.shadow.shadow_rules import ShadowRules
 
 PREVIOUS_MODEL, REQUESTS, REQUEST_FILES = "previous_model", "requests", "request_files"
 """Keys of an input and of parameters."""
-_NOTHING = "nothing was pushed yet that the model can be compared with."
+_NOTHING = "no version was pushed yet, so the model was not compared."
 
 
 class Executor(ComponentExecutor, base_executor.BaseExecutor):

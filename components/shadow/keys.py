@@ -70,8 +70,7 @@ def log_files(path: str) -> list[str]:
     files = [path] if os.path.isfile(path) else sorted(name for name in glob.glob(path) if os.path.isfile(name))
     if not files:
         raise ConfigError(
-            f"{path!r}, and the file does not exist: give a request log (TFRecords of `PredictionLog`), or a glob of "
-            "such files."
+            f"no file matches {path!r}: give a request log (TFRecords of `PredictionLog`), or a glob of such files."
         )
     return files
 

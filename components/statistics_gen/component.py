@@ -23,16 +23,17 @@ class StatisticsGen(DeclaredComponent, base_beam_component.BaseBeamComponent):
         `sample_rate_by_split` holds the share of rows that were sampled, in the same form as TFX's StatisticsGen.
     """
 
-    PARAMETERS = parameters({}, optional={keys.SAMPLE_ROWS: int})
+    PARAMETERS = parameters({}, optional={keys.SAMPLE_ROWS: int, keys.CODE_FINGERPRINT: str})
     INPUTS = channels(keys.EXAMPLES)
     OUTPUTS = channels(keys.STATISTICS)
     EXECUTOR_SPEC = executor_spec.BeamExecutorSpec(Executor)
 
-    def __init__(self, examples: types.BaseChannel, sample_rows: int = 0) -> None:
+    def __init__(self, examples: types.BaseChannel, sample_rows: int = 0, code_fingerprint: str | None = None) -> None:
         """Construct a StatisticsGen.
 
         Args:
           examples: a channel of `Examples`.
           sample_rows: minimum number of sampled rows per split (all rows of a smaller split); 0 means no sampling.
+          code_fingerprint: digest of the code that runs, so that the cache misses when the code changes.
         """
-        super().__init__(examples=examples, sample_rows=sample_rows)
+        super().__init__(examples=examples, sample_rows=sample_rows, code_fingerprint=code_fingerprint)

@@ -112,7 +112,7 @@ def _correct(feature: statistics_pb2.FeatureNameStatistics, summary: ColumnSumma
         nested.min_num_values, nested.max_num_values = common.min_num_values, common.max_num_values
         nested.tot_num_values = common.tot_num_values
     if is_text:
-        statistics.unique = 1 if summary.only else max(statistics.unique, 2)
+        statistics.unique = 1 if summary.only else max(statistics.unique, 2 if summary.rows else 0)
     elif summary.smallest is not None and summary.largest is not None:
         statistics.min, statistics.max = summary.smallest, summary.largest
         statistics.mean = summary.total / summary.values

@@ -202,8 +202,8 @@ def _rows_folder(fn_args: FnArgs, settings: RunSettings, job: TrainingJob) -> st
     """Return the folder below `resume_dir` that keeps encoded rows; None without `resume_dir` or in an object store."""
     if settings.resume_dir is None or is_remote(settings.resume_dir):
         return None
-    graph = fn_args.transform_graph_path
-    made_by = folder_digests(graph) if graph else {"schema": file_digest(str(fn_args.schema_path))}
+    graph, schema = fn_args.transform_graph_path, fn_args.schema_path
+    made_by = folder_digests(graph) if graph else {"schema": file_digest(schema) if schema else None}
     stopping = job.training.early_stopping
     held_back = None if stopping is None else stopping.validation_fraction
     files = [*job.train_files, *job.eval_files]

@@ -37,7 +37,8 @@ class VocabularyGen(DeclaredComponent, base_beam_component.BaseBeamComponent):
             keys.EVOLUTION: str,
             keys.SPLITS: str,
             keys.MAX_BAD_ROW_RATE: float,
-        }
+        },
+        optional={keys.CODE_FINGERPRINT: str},
     )
     INPUTS = channels(keys.EXAMPLES, optional=[keys.TRANSFORM_GRAPH, keys.BASE_VOCABULARIES])
     OUTPUTS = channels(keys.VOCABULARIES)
@@ -53,6 +54,7 @@ class VocabularyGen(DeclaredComponent, base_beam_component.BaseBeamComponent):
         evolution: Evolution | None = None,
         splits: Sequence[str] = ("train",),
         max_bad_row_rate: float = 0.0,
+        code_fingerprint: str | None = None,
     ) -> None:
         """Construct a VocabularyGen.
 
@@ -68,6 +70,7 @@ class VocabularyGen(DeclaredComponent, base_beam_component.BaseBeamComponent):
           evolution: how the new vocabularies evolve from the base; None is `Evolution()`.
           splits: the splits that are counted.
           max_bad_row_rate: largest share of rows, from 0 to 1, that may be set aside because they do not parse.
+          code_fingerprint: digest of the code that runs, so that the cache misses when the code changes.
 
         Raises:
           ConfigError: no split is named.
@@ -83,4 +86,5 @@ class VocabularyGen(DeclaredComponent, base_beam_component.BaseBeamComponent):
             evolution=json.dumps(evolution.evolution_rule() if evolution else {}),
             splits=json.dumps(list(splits)),
             max_bad_row_rate=float(max_bad_row_rate),
+            code_fingerprint=code_fingerprint,
         )

@@ -214,7 +214,13 @@ def _count(
     patterns: list[str] = []
     formats: set[str] = set()
     for split in splits:
-        split_patterns, split_formats = _patterns(examples, split)
+        try:
+            split_patterns, split_formats = tfxio_utils.get_file_format_and_patterns(examples, split)
+        except ValueError as error:
+            raise DataError(
+                f"the examples have no split {split!r}: they have {[artifact.split_names for artifact in examples]}; "
+                "name one of these in `splits`."
+            ) from error
         patterns += split_patterns
         formats |= {*split_formats}
     files = sorted(file for pattern in patterns for file in fileio.glob(pattern) if not fileio.isdir(file))
@@ -226,17 +232,6 @@ def _count(
             f"VocabularyGen and EmbeddingTrainer read FORMAT_TF_EXAMPLE in {_TFRECORD}; let ExampleGen write these."
         )
     return count_files(pipeline, files, plan)
-
-
-def _patterns(examples: list[types.Artifact], split: str) -> tuple[list[str], list[str]]:
-    try:
-        patterns, formats = tfxio_utils.get_file_format_and_patterns(examples, split)
-    except ValueError as error:
-        raise DataError(
-            f"the examples have no split {split!r}: they have {[artifact.split_names for artifact in examples]}; "
-            "name one of these in `splits`."
-        ) from error
-    return patterns, formats
 
 
 def _check(entries: list[Json], sources: Json, max_bad_row_rate: float) -> None:

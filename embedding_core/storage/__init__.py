@@ -4,6 +4,7 @@ TensorFlow is imported only for a path that is an address of an object store.
 """
 
 from embedding_core.storage.file_access import (
+    GZIP_START,
     StrPath,
     bounded_content,
     check_regular,
@@ -52,6 +53,7 @@ from embedding_core.storage.whole_folder import (
 )
 
 __all__ = [
+    "GZIP_START",
     "SEAL",
     "FileDigest",
     "SealedFolder",

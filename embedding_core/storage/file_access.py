@@ -18,6 +18,9 @@ from embedding_core.storage import bounds
 
 StrPath: TypeAlias = str | os.PathLike[str]
 
+GZIP_START = b"\x1f\x8b\x08"
+"""The first bytes of a gzip file; a TFRecord file, whose first bytes are a length, may begin with two of them."""
+
 
 def is_remote(path: StrPath) -> bool:
     """Return whether the path is an address of an object store."""

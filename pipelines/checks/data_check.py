@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence, Set
 
 from components.example_gen.data_files import find_files
+from components.example_gen.rows import SHOWN
 from components.example_gen.sampling import Column, Sample, copies, sample
 from components.example_gen.settings import Label, Settings
 from components.example_gen.tally import Tally
@@ -66,6 +67,9 @@ def check_data(config: PipelineConfig, rows: int | None = None) -> DataCheck:
     refusals: list[str] = []
     uses = _uses(config)
     lines = [_files_line([*data.files, *data.eval], read, settings)]
+    if data.ignored:
+        names = ", ".join(map(os.path.basename, data.ignored[:SHOWN]))
+        lines.append(f"files that match and are ignored: {len(data.ignored):,}, such as {names}")
     for name in read.names:
         if name in read.columns and read.columns[name].rows:
             lines.append(_line(name, uses.get(name, "read by filters or the split"), read.columns[name], config))

@@ -56,7 +56,7 @@ from components import (
 from pipelines.config import PipelineConfig
 from pipelines.config.sections import data_location, eval_pattern
 from pipelines.pipeline import component_inputs
-from pipelines.pipeline.fingerprint import code_fingerprint, preprocessing_fingerprint
+from pipelines.pipeline.fingerprint import code_fingerprint, digest_of_files, loaded_files, preprocessing_fingerprint
 from pipelines.pipeline.gates import TrainedChannels, gates
 from pipelines.pipeline.run_target import PreviousRun, RunTarget, local_target
 from pipelines.pipeline.tfma_config import eval_config
@@ -94,21 +94,8 @@ def create_pipeline(
 
 
 def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None, target: RunTarget) -> list[BaseNode]:
-    example_gen = ExampleGen(
-        input_base=target.input_base,
-        pattern=data_location(config.data)[1],
-        data_format=component_inputs.data_format(config),
-        settings=component_inputs.example_settings(config),
-        spans=target.spans,
-        eval_pattern=eval_pattern(config.data),
-    )
-    examples = example_gen.outputs["examples"]
-    statistics_gen = StatisticsGen(
-        examples=examples, sample_rows=_SAMPLE_ROWS if config.data.statistics == "sample" else 0
-    )
-    schema_gen = SchemaGen(statistics=statistics_gen.outputs["statistics"], infer_feature_shape=False)
-    schema = schema_gen.outputs["schema"]
-    validator = ExampleValidator(statistics=statistics_gen.outputs["statistics"], schema=schema)
+    example_gen, _, schema_gen, _ = read = _reading(config, target)
+    examples, schema = example_gen.outputs["examples"], schema_gen.outputs["schema"]
     checkpoint = imported("WarmStart", previous.checkpoint, EmbeddingCheckpoint)
     kept = imported("BaseTransformGraph", previous.transform_graph, standard_artifacts.TransformGraph)
     transform = _transform(config, examples, schema, checkpoint, kept)
@@ -121,6 +108,7 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         evolution=config.vocabulary_evolution,
         transform_graph=transform.outputs["transform_graph"] if reads_transform else None,
         base_vocabularies=_result(known),
+        code_fingerprint=_own_fingerprint(config, "vocabulary_gen"),
     )
     tables = _table_config_gen(config, previous, target, vocabulary_gen, transform, checkpoint)
     inputs = {
@@ -129,7 +117,13 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
     }
     policy = component_inputs.remap_policy(config)
     loader = [
-        CheckpointLoader(earlier_checkpoint=node.outputs["result"], policy=policy, **inputs) for node in checkpoint
+        CheckpointLoader(
+            earlier_checkpoint=node.outputs["result"],
+            policy=policy,
+            code_fingerprint=_own_fingerprint(config, "checkpoint_loader"),
+            **inputs,
+        )
+        for node in checkpoint
     ]
     trainer = _trainer_class(target)(
         examples=examples,
@@ -144,8 +138,12 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         warm_start=loader[0].outputs["embedding_checkpoint"] if loader else None,
         **inputs,
     ).with_id("EmbeddingTrainer")
-    nonfinite = config.training.nonfinite_rows
-    retriever = CheckpointRetriever(model_run=trainer.outputs["model_run"], nonfinite=nonfinite, **inputs)
+    retriever = CheckpointRetriever(
+        model_run=trainer.outputs["model_run"],
+        nonfinite=config.training.nonfinite_rows,
+        code_fingerprint=_own_fingerprint(config, "checkpoint_retriever"),
+        **inputs,
+    )
     baseline = imported("BaselineModel", previous.baseline, standard_artifacts.Model)
     evaluator = _evaluator(config, examples, trainer, baseline, inputs)
     trained = TrainedChannels(
@@ -168,11 +166,38 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         push_destination=target.push_destination,
         push=config.push,
         republish=republish,
+        code_fingerprint=_own_fingerprint(config, "pusher"),
         **inputs,
     )
-    before = [example_gen, statistics_gen, schema_gen, validator, *checkpoint, *kept, transform, *known, vocabulary_gen]
+    before = [*read, *checkpoint, *kept, transform, *known, vocabulary_gen]
     after = [*itertools.chain(*judging.values()), *baseline, evaluator, pusher]
     return [*before, *tables, *loader, trainer, retriever, *after]
+
+
+def _reading(config: PipelineConfig, target: RunTarget) -> tuple[BaseNode, BaseNode, BaseNode, BaseNode]:
+    """Return ExampleGen, StatisticsGen, SchemaGen and ExampleValidator."""
+    example_gen = ExampleGen(
+        input_base=target.input_base,
+        pattern=data_location(config.data)[1],
+        data_format=component_inputs.data_format(config),
+        settings=component_inputs.example_settings(config),
+        spans=target.spans,
+        eval_pattern=eval_pattern(config.data),
+        code_fingerprint=_own_fingerprint(config, "example_gen"),
+    )
+    statistics_gen = StatisticsGen(
+        examples=example_gen.outputs["examples"],
+        sample_rows=_SAMPLE_ROWS if config.data.statistics == "sample" else 0,
+        code_fingerprint=_own_fingerprint(config, "statistics_gen"),
+    )
+    schema_gen = SchemaGen(statistics=statistics_gen.outputs["statistics"], infer_feature_shape=False)
+    validator = ExampleValidator(statistics=statistics_gen.outputs["statistics"], schema=schema_gen.outputs["schema"])
+    return example_gen, statistics_gen, schema_gen, validator
+
+
+def _own_fingerprint(config: PipelineConfig, component: str) -> str:
+    """Compute a digest of the modules that a component loads, none of which is the user's: edits of these keep it."""
+    return digest_of_files(loaded_files([f"components.{component}.component"], config.python_path))
 
 
 def _table_config_gen(

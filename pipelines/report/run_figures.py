@@ -448,6 +448,8 @@ def _data(node: Node) -> dict[str, str]:
     gaps = ingest.get("spans_without_file") or {}
     if gaps.get("count"):
         shown["spans without a file"] = str(Gaps(gaps["count"], tuple(gaps["first"])))
+    if ingest.get("files_ignored"):
+        shown["files that match and are ignored, such as"] = ", ".join(map(os.path.basename, ingest["files_ignored"]))
     return shown
 
 

@@ -17,7 +17,7 @@ def _requests_are_there(config: PipelineConfig) -> Mistakes:
     try:
         log_files(section.requests)
     except ConfigError as error:
-        yield "shadow.requests", f"is {error}"
+        yield "shadow.requests", f"is {section.requests!r}: {error}"
 
 
 RULES = [(frozenset({"shadow"}), _requests_are_there)]

@@ -19,6 +19,11 @@ def artifact(cls, folder, *, made=True):
     return result
 
 
+def fact(of, key):
+    """Return a fact that a component recorded on an artifact; None if there is none of this name."""
+    return json.loads(of.get_string_custom_property(key)) if of.has_custom_property(key) else None
+
+
 def examples_at(folder, payload="FORMAT_TF_EXAMPLE", file_format="tfrecords_gzip"):
     """Return the artifact of examples with the splits "train" and "eval"; the files are written by `write_split`."""
     examples = artifact(standard_artifacts.Examples, folder)

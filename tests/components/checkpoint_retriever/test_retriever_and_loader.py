@@ -17,7 +17,7 @@ from embedding_core.optimizers import DEFAULT_OPTIMIZER
 from embedding_core.planning.planner import plan_tables
 from pipelines.config import config_from_mapping
 from pipelines.pipeline.component_inputs import remap_policy
-from tests.support.artifacts import artifact, inputs_of
+from tests.support.artifacts import artifact, fact, inputs_of
 from tests.support.vocabularies import vocabulary_of
 
 pytestmark = pytest.mark.tfx
@@ -65,7 +65,7 @@ def test_retriever_writes_what_was_trained(retrieved):
     load_checkpoint_into(output.uri, fresh, config, vocabulary_digests=digests)
     for key, variable in tables.items():
         np.testing.assert_array_equal(fresh[key].numpy(), variable.numpy())
-    assert (output.fact("step"), output.fact("tables")) == (30, 1)
+    assert (fact(output, "step"), fact(output, "tables")) == (30, 1)
 
 
 def test_retriever_without_a_checkpoint_names_the_folder(tmp_path):
@@ -88,7 +88,7 @@ def test_loader_moves_rows_with_their_tokens(retrieved, tmp_path):
     np.testing.assert_array_equal(
         table[1], np.full(old.shape[1], DEFAULT_OPTIMIZER.initial_accumulator_value, np.float32)
     )
-    assert output.fact("remap")["item"] == {"kept": 2, "new": 1, "dropped": 1, "kept_traffic": 4 / 99}
+    assert fact(output, "remap")["item"] == {"kept": 2, "new": 1, "dropped": 1, "kept_traffic": 4 / 99}
 
 
 def test_loader_follows_the_warm_start_of_the_configuration(retrieved, tmp_path):
@@ -117,5 +117,5 @@ def test_retriever_refuses_or_counts_rows_that_are_not_finite(tmp_path):
     with pytest.raises(CheckpointError, match="'item': 1 rows"):
         RetrieverExecutor().Do(given, {"embedding_checkpoint": [output]}, {"nonfinite": "error"})
     RetrieverExecutor().Do(given, {"embedding_checkpoint": [output]}, {"nonfinite": "keep"})
-    assert output.fact("nonfinite_rows") == {"item": 1}
+    assert fact(output, "nonfinite_rows") == {"item": 1}
     assert verify(output.uri).nonfinite_rows == {"item": 1}

@@ -129,6 +129,19 @@ def test_an_address_without_a_scheduler_is_an_error(monkeypatch):
             pipeline.run()
 
 
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_an_address_that_needs_tls_names_the_setting(encrypted):
+    import dask
+
+    pipeline = beam.Pipeline(argv=[*on_dask(f"{'tcp' if encrypted else 'tls'}://127.0.0.1:1")])
+    _ = pipeline | beam.Create([1])
+    with (
+        dask.config.set({"distributed.comm.require-encryption": encrypted}),
+        pytest.raises(ConfigError, match=r"set `distributed.comm.tls`"),
+    ):
+        pipeline.run()
+
+
 def test_a_scheduler_without_workers_is_an_error(monkeypatch):
     import distributed
 

@@ -142,6 +142,13 @@ def test_new_version_has_no_deltas_of_a_gone_one_of_its_number(base):
     assert (numbers_of(base, 2), UPDATES.last(base, 2)) == ([], 0)
 
 
+def test_deltas_of_an_earlier_version_that_is_gone_are_removed(base):
+    publish(base.parent / "model", base, check=lambda path: {}, clock=lambda: 3)
+    (base / "2").rename(base.parent / "away")
+    publish(base.parent / "model", base, check=lambda path: {}, clock=lambda: 4)
+    assert [*(base / "deltas").iterdir(), *base.glob(".deltas-*")] == []
+
+
 def test_deltas_of_a_version_set_aside_are_kept(base):
     set_version_aside(base, 2)
     assert publish(base.parent / "model", base, check=lambda path: {}, clock=lambda: 3).version == 3

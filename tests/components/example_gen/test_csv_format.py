@@ -130,6 +130,12 @@ def test_undecodable_row_names_the_encoding(read):
     assert "data.csv:2: bytes that are not UTF-8 in column 'id'; if the whole file is" in first[0]
 
 
+def test_row_with_a_nul_is_bad(read):
+    rows, (first,) = read(b"id,x\n1,a\n2,\0\n3,c\n")
+    assert rows["id"] == ["1", "3"]
+    assert "data.csv:3: malformed CSV: line contains NUL" in first
+
+
 @pytest.mark.parametrize(
     ("form", "expected"),
     [

@@ -174,6 +174,30 @@ def test_span_without_a_file_is_counted_or_refused(ingest, write):
         ingest(**given, spans={**spans, "missing": "error"})
 
 
+def test_files_of_no_span_are_ignored_and_named(ingest, write):
+    write("id,side\n1,train\n2,eval\n", "2011-10-01.csv")
+    ignored = [str(write("x", name)) for name in ("2011-10-2.csv", "2011-13-01.csv")]
+    given = {"pattern": "*-*-*.csv", "columns": {"id": "token"}, "split": SIDES}
+    output = ingest(**given, spans={"pattern": "{YYYY}-{MM}-{DD}.csv", "last": "2011-10-01"})
+    assert (output.facts["files"], output.facts["files_ignored"]) == (1, ignored)
+    with pytest.raises(DataError, match=r"none of the 3 files that match .* a span from 2012-01-01 to the last"):
+        ingest(**given, spans={"pattern": "{YYYY}-{MM}-{DD}.csv", "first": "2012-01-01"})
+
+
+def test_file_that_changes_while_it_is_read_is_named(ingest, write, monkeypatch):
+    from components.example_gen import executor
+
+    def digest(path):
+        write("id,side\n1,train\n2,eval\n")
+        return file_digest(path)
+
+    file_digest = executor.file_digest
+    monkeypatch.setattr(executor, "file_digest", digest)
+    write("id,side\n1,train\n3,eval\n")
+    with pytest.raises(DataError, match=r"data.csv changed while it was read"):
+        ingest(columns={"id": "token"}, split=SIDES)
+
+
 def test_no_match_names_what_is_there(ingest, write, tmp_path):
     write("x", "trips.csv")
     with pytest.raises(DataError, match=r"no file matches .*trip\.csv': did you mean 'trips.csv'\?"):

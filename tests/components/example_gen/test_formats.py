@@ -154,6 +154,8 @@ TINY = [0.0, -0.0, 1.2e-38, 1e-40]
         ([{"a": 1}, {"a": 2}], "token", "row 1: column 'x' is of type struct"),
         ([[[1]], [[2]]], "token", "row 1: column 'x' is of type list"),
         (np.array([1, 2**63], np.uint64), "token", r"type uint64, with a value that int64 cannot hold .*ids as text"),
+        (pa.array([0, 2**63 - 1], pa.timestamp("us")), "token", "'x' is of type timestamp.* the years 1 to 9999"),
+        (pa.array([0, 2**31 - 1], pa.date32()), "token", "'x' is of type date32.* the years 1 to 9999"),
         ([1.0, 16777217.0], "token", r"data.parquet, row 2: a value of token column 'x' needs a float64"),
         (pa.array(TINY, pa.float32()), "token", r"row 4: a value of token column 'x' .* below 1\.2e-38 as 0: store"),
         (pa.array(TINY, pa.float64()), "token", r"row 4: a value of token column 'x' .* below 1\.2e-38 as 0: store"),
@@ -216,8 +218,14 @@ def test_records_that_are_no_examples_are_named(ingest, write_records):
 
 def test_feature_of_two_kinds_is_refused(ingest, write_records):
     write_records([{"side": [b"train"], "id": [1]}, {"side": [b"eval"], "id": [b"1"]}])
-    with pytest.raises(DataError, match=r'records 1 to 2: .*feature "id"; a feature must be of one kind'):
+    with pytest.raises(DataError, match=r'a feature is of different kinds .*feature "id"'):
         ingest(data_format="tfrecord", columns={"id": "token"}, split=SIDES)
+
+
+def test_record_length_that_looks_like_gzip_is_read(ingest, write_records):
+    rows = [{"side": [side], "id": [b"x" * size]} for side, size in ((b"train", 35572), (b"eval", 1))]
+    assert write_records(rows, "data.tfrecord").read_bytes().startswith(b"\x1f\x8b\0")
+    assert ingest(data_format="tfrecord", columns={"id": "token"}, split=SIDES).facts["rows_kept"] == 2
 
 
 def test_feature_that_is_in_no_record_is_refused(ingest, write_records):

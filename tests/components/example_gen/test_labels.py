@@ -60,13 +60,14 @@ def test_label_becomes_0_and_1(label, values, positive):
         ("inf", r"label column 'y': 'inf' is not finite"),
         ("", r"label column 'y' has no value"),
         ("nan", r"label column 'y' has no value"),
+        ("9" * 310, r"label column 'y': '9{56}\.\.\. is not finite"),
     ],
 )
 def test_row_whose_label_is_no_number_to_bound_is_bad(label, value, words):
     given = {"label": {"column": "y", "above": 15}}
     with pytest.raises(DataError, match=r"2 of 6 rows cannot be used.*The first: .*data.csv:6: " + words):
-        label(["3", "20", value], **given)
-    assert label(["3", "20", value], allowed_bad_rate=0.4, **given).values("y") == [[0.0], [0.0], [1.0], [1.0]]
+        label(["3", "9" * 21, value], **given)  # beyond an int64
+    assert label(["3", "9" * 21, value], allowed_bad_rate=0.4, **given).values("y") == [[0.0], [0.0], [1.0], [1.0]]
 
 
 def test_row_may_lack_its_label_beside_labels_without_a_column(label):
@@ -85,6 +86,12 @@ def test_label_of_three_classes_names_row_value_and_rule(label, tmp_path):
         label(["<30", ">30", "NO"], allowed_bad_rate=0.9)  # a third class is an error at any rate of bad rows
     with pytest.raises(DataError, match=r"csv:6: .* If 'NA' means a missing value, set `data: {missing: \[\"NA\"\]}`"):
         label(["yes", "no", "NA"])
+
+
+def test_label_that_is_no_literal_is_named(ingest, tmp_path):
+    parquet.write_table(pa.table({"y": [float("inf"), 0.0], "side": ["train", "eval"]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"label column 'y' is neither 0 nor 1; .* hold 0.0 .*, inf"):
+        ingest(data_format="parquet", columns={"y": "float"}, label={"column": "y"}, split=SIDES)
 
 
 @pytest.mark.parametrize(
@@ -192,6 +199,13 @@ def test_row_filter_by_pattern_reads_the_digits_of_a_float():
         batch = batch.with_column("y", normal(made([100, 10, 1000])))
         assert meets(batch, condition)[0].tolist() == [True, False, False]
         assert meets(batch.with_column("y", normal(made([0.1, 0.5]))), condition)[0].tolist() == [True, False]
+
+
+def test_empty_text_of_a_typed_label_is_missing():
+    columns = pa.record_batch([pa.array(["", "a", None])], ["y"])
+    batch = typed_batch("file, row", columns, Settings(columns={"y": "token"}), 1)
+    made, bad = label_values(Label(column="y", positive="a"), batch, may_lack=True)
+    assert (made.to_pylist(), bad) == ([None, 1.0, None], {})
 
 
 def test_split_by_a_column_is_the_same_in_any_type():

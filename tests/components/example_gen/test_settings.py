@@ -13,6 +13,8 @@ BAD = [
     ({"columns": {"a": "token"}, "row_filters": [{"column": "a", "min": "x"}]}, "`row_filters.0.min` .* a number, or"),
     ({"columns": {"a": "token"}, "row_filters": [{"column": "a", "in": []}]}, "a list of at least one value"),
     ({"columns": {"a": "token"}, "row_filters": [{"column": "a", "matches": "("}]}, "must be a regular expression"),
+    ({"columns": {"a": "token"}, "labels": {"y": {"kind": "positive", "above": 0}}}, "above. of settings is 0"),
+    ({"columns": {"a": "token"}, "spans": {"pattern": "{YYYY}{MM}{DD}", "first": "20111001"}}, "must be a date"),
     ({"columns": {"a": "token"}, "spans": {"pattern": "*"}}, "`spans.pattern` of settings is"),
     ({"columns": {"a": "token"}, "label": {"key": "y"}}, "`labels.label.column` of settings is null"),
     ({"columns": {"y": "float"}, "label": {"column": "y", "above": 1, "positive": ["a"]}}, "one of"),
@@ -68,7 +70,7 @@ def test_instants_are_told_apart(value):
     assert instant(value) == 1320105600 * 10**6
 
 
-@pytest.mark.parametrize("value", ["20111101", "", "x", "1e9", 5])
+@pytest.mark.parametrize("value", ["20111101", "2011-W44-2", "2011-11-01T0000", "", "x", "1e9", 5])
 def test_what_is_not_a_time_is_refused(value):
     from components.example_gen.values import instant
 

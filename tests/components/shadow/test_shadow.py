@@ -94,7 +94,7 @@ def test_first_push_compares_with_nothing_and_says_so(run, tmp_path):
     assert (
         figures["note"]
         == blessing.get_string_custom_property("note")
-        == ("nothing was pushed yet that the model can be compared with.")
+        == "no version was pushed yet, so the model was not compared."
     )
 
 

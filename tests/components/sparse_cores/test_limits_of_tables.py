@@ -17,6 +17,7 @@ from components.table_config_gen.executor import Executor
 from embedding_core.config import ColumnConfig
 from embedding_core.errors import ConfigError
 from embedding_core.vocabulary import FeatureSummary, Vocabulary, save_vocabulary
+from tests.support.artifacts import fact
 
 pytestmark = pytest.mark.tfx
 
@@ -86,7 +87,7 @@ def test_limits_of_the_training_are_in_the_artifact(output):
     (stack,) = limits["stacks"]
     assert 1 <= stack["max_unique_ids_per_partition"] <= stack["max_ids_per_partition"]
     assert limits["forms"]["tensorflow"]["max_ids_per_table"] == {"item": stack["max_ids_per_partition"]}
-    assert output.fact("sparse_cores")["limits"]["item"][0] == stack["max_ids_per_partition"]
+    assert fact(output, "sparse_cores")["limits"]["item"][0] == stack["max_ids_per_partition"]
     assert limits["drift"] is None
 
 
@@ -101,7 +102,7 @@ def test_drift_is_against_the_limits_of_a_previous_run(inputs, output, tmp_path)
 def test_without_sparse_cores_or_training_there_are_no_limits(inputs, tmp_path, given):
     output = _run(inputs, tmp_path / "tables", **given)
     assert read_sparse_core_limits(output.uri) is None
-    assert output.fact("sparse_cores") is None
+    assert fact(output, "sparse_cores") is None
 
 
 def test_damaged_limits_are_refused(inputs, tmp_path):

@@ -85,6 +85,10 @@ def test_what_decides_is_that_of_all_rows(statistics, sample_rows):
             assert decisive(found[name]) == decisive(expected[name]), (split, name)
 
 
+def test_text_column_without_values_has_no_unique_value(statistics):
+    assert features(statistics(100), "train")[1]["tokenless"].string_stats.unique == 0
+
+
 def test_sample_is_smaller_and_says_so(statistics):
     _, found = features(statistics(100), "train")
     counted = sum(bucket.sample_count for bucket in found["shop"].string_stats.rank_histogram.buckets)

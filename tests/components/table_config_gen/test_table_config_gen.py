@@ -10,7 +10,7 @@ from embedding_core.checkpoint.checkpoint_manifest import Manifest, write_manife
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import ConfigError
 from embedding_core.vocabulary import FeatureSummary, save_vocabulary
-from tests.support.artifacts import artifact
+from tests.support.artifacts import artifact, fact
 from tests.support.vocabularies import vocabulary_of
 
 pytestmark = pytest.mark.tfx
@@ -58,8 +58,8 @@ def test_executor_writes_tables_plan_digests_and_facts(vocabularies, tmp_path):
     assert config.feature("stops").max_sequence_length == 3
     assert read(output, "vocabularies.json")["area"] == vocabulary("area", 7, "stops").digest
     assert read(output, "plan.json")["topology"]["tables"]["area"]["rows_per_host"] == [8]
-    assert (output.fact("tables"), output.fact("rows"), output.fact("topology")) == (2, 49, "v3-8")
-    assert output.fact("bytes") == read(output, "plan.json")["total"]["table_bytes"] * 2
+    assert (fact(output, "tables"), fact(output, "rows"), fact(output, "topology")) == (2, 49, "v3-8")
+    assert fact(output, "bytes") == read(output, "plan.json")["total"]["table_bytes"] * 2
 
 
 def test_tables_keep_dims_of_the_checkpoint_training_starts_from(vocabularies, tmp_path):

@@ -2,6 +2,7 @@
 
 import copy
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from tfx.types import channel_utils, standard_artifacts
 
 from components.artifacts import EmbeddingCheckpoint, TableConfigs, Vocabularies
 from components.trainer import EmbeddingTrainer
+from components.trainer.run import _rows_folder
+from components.trainer_settings import with_steps
 from embedding_core.checkpoint import retrieve
 from embedding_core.errors import CheckpointError, ConfigError, DataError
 from embedding_core.training.finished_run import restore_run
@@ -122,6 +125,18 @@ def test_unknown_setting_is_refused(inputs, tmp_path):
 def test_dense_column_of_text_is_refused(inputs, tmp_path):
     with pytest.raises(DataError, match="'item' is not a column of numbers"):
         run(inputs, tmp_path, settings={"dense": ["item"]})
+
+
+def test_steps_are_added_to_settings_without_training():
+    assert with_steps({}, 3) == {"training": {"steps": 3, "epochs": None}}
+
+
+def test_rows_without_graph_and_schema_have_a_folder(monkeypatch):
+    monkeypatch.setattr("components.trainer.run.rows_key", lambda *given: str(given[2]))
+    job = SimpleNamespace(inputs=None, train_files=[], eval_files=[], training=SimpleNamespace(early_stopping=None))
+    settings = SimpleNamespace(resume_dir="r", code_fingerprint=None)
+    made_by = SimpleNamespace(transform_graph_path=None, schema_path=None)
+    assert _rows_folder(made_by, settings, job) == "r/rows/{'schema': None}"
 
 
 def test_component_has_the_inputs_and_outputs_of_its_contract():

@@ -20,7 +20,7 @@ from components.vocabulary_gen.counting_plan import Evolution, VocabularyRule
 from components.vocabulary_gen.executor import REPORT_FILE
 from embedding_core.errors import ConfigError, DataError
 from pipelines.pipeline.run_target import IN_PROCESS
-from tests.support.artifacts import artifact, examples_at, write_split
+from tests.support.artifacts import artifact, examples_at, fact, write_split
 from tests.support.tf_examples import example
 from tests.support.vocabulary_runs import bytes_of, count, feature
 
@@ -61,9 +61,9 @@ def test_all_kinds_of_columns_are_counted_in_one_pass(tmp_path):
     summary = found["item"].features["item"]
     assert (summary.rows, summary.missing, summary.token_count, summary.lengths["max"]) == (4, 1, 4, 2)
     assert found["tags"].features["tags"].lengths == {"p50": 0, "p90": 3, "p95": 3, "p99": 3, "max": 3}
-    facts = made.fact("vocabularies")
+    facts = fact(made, "vocabularies")
     assert facts["user"]["digest"] == found["user"].digest
-    assert (made.fact("rows"), made.fact("bad_rows"), facts["user"]["coverage"]) == (4, 0, 7 / 8)
+    assert (fact(made, "rows"), fact(made, "bad_rows"), facts["user"]["coverage"]) == (4, 0, 7 / 8)
 
 
 def test_bytes_do_not_depend_on_how_rows_are_spread(tmp_path):
@@ -82,7 +82,7 @@ def test_rows_that_do_not_parse_are_set_aside_within_the_rate(tmp_path):
         count(tmp_path, FEATURES, out="refused")
     rules = {"user": {"min_count": 2}, "item": {"max_size": 1}}
     made, found = count(tmp_path, FEATURES, out="out", rules=rules, max_bad_row_rate=0.2)
-    assert (made.fact("rows"), made.fact("bad_rows")) == (4, 1)
+    assert (fact(made, "rows"), fact(made, "bad_rows")) == (4, 1)
     assert tokens_and_counts(found["user"]) == {b"u1": 4, b"u2": 2}
     assert tokens_and_counts(found["item"]) == {b"7": 2}
     report = json.loads((tmp_path / "out" / REPORT_FILE).read_text())

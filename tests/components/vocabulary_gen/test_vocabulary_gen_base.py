@@ -8,7 +8,7 @@ import pytest
 
 from components.artifacts import Vocabularies
 from embedding_core.errors import DataError, VocabularyError
-from tests.support.artifacts import artifact, write_split
+from tests.support.artifacts import artifact, fact, write_split
 from tests.support.vocabulary_runs import count, feature
 
 pytestmark = pytest.mark.tfx
@@ -41,7 +41,7 @@ def test_append_keeps_the_rows_and_measures_the_drift(days):
     assert found["user"].tokens.to_pylist() == [b"u1", b"u2", b"u3", b"u4", b"u5"]
     assert found["tags"].tokens.to_pylist() == [b"a", b"b", b"c"]
     assert found["user"].counts.tolist() == [4, 0, 2, 1, 1]
-    facts = made.fact("vocabularies")
+    facts = fact(made, "vocabularies")
     assert facts["user"]["evolution"]["expired"] == 1
     # New for user: u3, in 1 of 4 rows, 1 of 3 tokens; for seen: u3, u4 and u5, in 2 of 4 rows, 3 of 5 tokens;
     # for tags: "c", in 2 of 4 rows, 3 of 5 tokens.
@@ -64,7 +64,7 @@ def test_feature_that_the_base_does_not_know_is_counted_anew(days, tmp_path):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     made, found = count(tuesday, FEATURES, out="partly", base=artifact(Vocabularies, tmp_path))
     assert found["tags"].evolution is None
-    assert "drift" not in made.fact("vocabularies")["tags"]
+    assert "drift" not in fact(made, "vocabularies")["tags"]
 
 
 def test_damaged_base_is_refused_before_anything_is_counted(days, tmp_path):

@@ -268,6 +268,25 @@ def test_text_among_numbers_is_hidden_if_a_column_is_private(checked):
     assert "person" not in "".join(found.lines)
 
 
+def test_digits_in_some_files_are_text_of_a_text_column(checked, tmp_path):
+    (tmp_path / "days").mkdir()
+    (tmp_path / "days" / "1.csv").write_text(CSV)
+    (tmp_path / "days" / "2.csv").write_text(CSV.replace("\ni", "\n"))
+    found = checked("data=days/*.csv")
+    assert any(line.startswith("item (categorical feature item): text or whole numbers") for line in found.lines)
+
+
+def test_ignored_files_are_named(checked, tmp_path):
+    (tmp_path / "days").mkdir()
+    for name in ("2023-01-05.csv", "2023-13-01.csv"):
+        (tmp_path / "days" / name).write_text(CSV)
+    line = "files that match and are ignored: 1, such as 2023-13-01.csv"
+    assert line in checked("data=days/{YYYY}-{MM}-{DD}.csv").lines
+    eval_path = "data={path: rows.csv, eval_path: days/*}"
+    (tmp_path / "days" / "_SUCCESS").touch()
+    assert "files that match and are ignored: 1, such as _SUCCESS" in checked(eval_path).lines
+
+
 def test_first_rows_of_files_spread_over_all_are_looked_at(checked, tmp_path):
     (tmp_path / "days").mkdir()
     for day in range(1, 12):

@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+from components.example_gen.sampling import count_tokens
+from components.example_gen.settings import Settings
 from embedding_core.errors import ConfigError
 from embedding_core.storage import bounds
 from pipelines.checks.planned_tables import planned_tables, requested_slice
@@ -47,6 +49,15 @@ def test_count_of_the_first_rows_says_so(config, monkeypatch):
     tables, words = planned_tables(config())
     assert 15 < tables.table("user").vocabulary_size <= 31
     assert words == "the tokens of the first 30 rows (a run may find more) for item, tags, user"
+
+
+def test_equal_rows_of_different_batches_are_divided(tmp_path, monkeypatch):
+    monkeypatch.setattr("components.example_gen.readers._BATCH", 1)
+    (tmp_path / "rows.csv").write_text("item\n" + "a\n" * 100)
+    source = ("item", None)
+    counts = count_tokens([str(tmp_path / "rows.csv")], "csv", Settings(columns={"item": "token"}), [source])
+    assert 0 < counts.tokens[source][b"a"] < 100
+    assert counts.rows == 100
 
 
 def test_tokens_of_histories_are_counted(config):

@@ -432,6 +432,16 @@ def test_tokens_with_a_line_break_are_a_line_of_the_data():
 
 
 @pytest.mark.tfx
+def test_ignored_files_are_a_line_of_the_data():
+    from types import SimpleNamespace
+
+    from pipelines.report.run_figures import _data
+
+    shown = _data(SimpleNamespace(facts={"ingest": {"files_ignored": ["/data/a.csv", "/data/b.csv"]}}))
+    assert shown == {"files that match and are ignored, such as": "a.csv, b.csv"}
+
+
+@pytest.mark.tfx
 def test_cached_run_shows_the_baselines_of_its_versions_report(tmp_path):
     from pipelines.report.run_figures import known_quality
     from pipelines.report.run_report import NodeRun

@@ -90,4 +90,4 @@ def test_wrong_version_or_log_is_an_error_before_anything_runs(folder, capsys):
     assert exit_code("shadow", folder, folder / "new", folder / "log.gz") == 1
     assert "has no 'saved_model.pb': give the folder of one version" in capsys.readouterr().err
     assert exit_code("shadow", folder / "old", folder / "new", folder / "none") == 1
-    assert "and the file does not exist: give a request log" in capsys.readouterr().err
+    assert "': give a request log" in capsys.readouterr().err

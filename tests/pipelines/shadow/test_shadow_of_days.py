@@ -41,7 +41,7 @@ def test_requests_are_replayed_before_each_push(tmp_path):
     code, report = run(tmp_path, *DAY[1])
     assert (code, report["gates"]["Shadow"]["note"]) == (
         0,
-        "nothing was pushed yet that the model can be compared with.",
+        "no version was pushed yet, so the model was not compared.",
     )
     first = report["push"]["version"]
 

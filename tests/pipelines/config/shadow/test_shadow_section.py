@@ -32,7 +32,7 @@ def test_bounds_are_read(load, minimal, folder):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("shadow: {requests: none}", "none', and the file does not exist: give a request log"),
+        ("shadow: {requests: none}", "none': give a request log"),
         ("shadow: {requests: log, outputs: {logit: {}}}", "has no bound: give it one of mean, p50, p90, p99, max"),
         ("shadow: {requests: log, outputs: {logit: {p95: 1}}}", "did you mean"),
         ("shadow: {requests: log, max_refused: 2}", "must be a number from 0 to 1"),
