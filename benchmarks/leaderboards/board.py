@@ -11,7 +11,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -69,7 +68,7 @@ def measure(board: Board, part: Part, seed: int, folder: pathlib.Path, run: RunP
     """Run the pipeline of one part in a new work_dir.
 
     Returns:
-      The board's metrics, and the `wall` and `cpu` seconds of the run.
+      The board's metrics, and `cpu`, the CPU seconds of the run.
 
     Raises:
       DataError: the report lacks one of the metrics.
@@ -77,9 +76,9 @@ def measure(board: Board, part: Part, seed: int, folder: pathlib.Path, run: RunP
     work = folder.absolute() / f"{part.name}-{seed}"
     shutil.rmtree(work, ignore_errors=True)
     settings = {"data.path": part.data.absolute(), "work_dir": work, "seed": seed}
-    started, cpu = time.monotonic(), _cpu_of_children()
+    before = _cpu_of_children()
     run(board.config, [f"{key}={value}" for key, value in settings.items()])
-    spent = {"wall": time.monotonic() - started, "cpu": _cpu_of_children() - cpu}
+    spent = {"cpu": _cpu_of_children() - before}
     report = json.loads((work / "report" / "report.json").read_text(encoding="utf-8"))
     found = {row["metric"]: row["value"] for row in report["evaluation"]}
     missing = [name for name in board.metrics if name not in found]
@@ -115,7 +114,7 @@ def run_board(
 
 def _of_seed(board: Board, parts: Sequence[Figures]) -> Figures:
     means = {name: statistics.fmean(part[name] for part in parts) for name in board.metrics}
-    return {**means, **{name: sum(part[name] for part in parts) for name in ("wall", "cpu")}}
+    return {**means, "cpu": sum(part["cpu"] for part in parts)}
 
 
 def table_of(boards: Sequence[tuple[Board, Sequence[Figures]]]) -> str:
@@ -124,11 +123,11 @@ def table_of(boards: Sequence[tuple[Board, Sequence[Figures]]]) -> str:
     rows = []
     for board, seeds in boards:
         for model, figures in board.published.items():
-            rows.append([board.name, model, *(f"{figure:.4f}" for figure in figures), "", ""])
+            rows.append([board.name, model, *(f"{figure:.4f}" for figure in figures), ""])
         cells = [f"**{_spread([seed[name] for seed in seeds], 4)}**" for name in metrics]
-        spent = [_spread([seed[name] / 60 for seed in seeds], 1) for name in ("wall", "cpu")]
-        rows.append([board.name, f"this project, {len(seeds)} seed{'s' * (len(seeds) > 1)}", *cells, *spent])
-    return table(["data", "model", *metrics, "wall min", "CPU min"], rows)
+        spent = _spread([seed["cpu"] / 60 for seed in seeds], 1)
+        rows.append([board.name, f"this project, {len(seeds)} seed{'s' * (len(seeds) > 1)}", *cells, spent])
+    return table(["data", "model", *metrics, "CPU min"], rows)
 
 
 def _spread(values: Sequence[float], digits: int) -> str:

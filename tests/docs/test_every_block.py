@@ -79,7 +79,7 @@ BESIDE = {
     },
 }
 KEYS = {*config_schema()["properties"], *(key for keys in ROOMS.values() for key in keys)}
-EXPECTED = "no file has this name|file does not exist|belongs to the optional part"
+EXPECTED = "no file has this name|no file matches|belongs to the optional part"
 BLOCKS = [block for page in pages() for block in blocks_of(page)]
 SCRIPT = re.compile(r"(?m)^(?:\.venv/bin/)?python3? (\S+\.py)\b")
 OPTIONAL = re.compile(r"--[a-z][a-z-]*")
