@@ -8,7 +8,6 @@ to tokens in the order of the vocabulary; the unknown tokens share the last `oov
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias
@@ -29,8 +28,7 @@ class InitializerConfig(Section):
     """Initial values of rows: from a truncated normal or a uniform distribution, or a constant.
 
     Attributes:
-      name: distribution: "truncated_normal" (mean 0, stddev `scale`), "uniform" (from -`scale` to `scale`) or
-        "constant" (`scale`).
+      name: "truncated_normal" (mean 0, stddev `scale`), "uniform" (from -`scale` to `scale`) or "constant" (`scale`).
       scale: width of the distribution, or the constant; null is 1/sqrt(dim), the default of `tf.tpu.experimental`.
     """
 
@@ -38,10 +36,6 @@ class InitializerConfig(Section):
 
     name: Literal["truncated_normal", "uniform", "constant"] = "truncated_normal"
     scale: Number | None = None
-
-    def scale_of(self, dim: int) -> float:
-        """Return the scale for rows of length `dim`."""
-        return 1.0 / math.sqrt(dim) if self.scale is None else self.scale
 
 
 class TableConfig(Section):
@@ -51,7 +45,7 @@ class TableConfig(Section):
       name: checkpoint key and file name of the table.
       vocabulary_size: number of rows, out-of-vocabulary rows included; >= 1.
       dim: length of a row; >= 1.
-      combiner: way in which the rows of one example become one vector: "mean", "sum" or "sqrtn".
+      combiner: how the rows of one example become one vector: "mean", "sum" or "sqrtn".
       optimizer: the table's optimizer, or None for the one given to the engine.
       initializer: initializer of the rows.
       vocabulary: name of the vocabulary whose tokens the rows belong to, or None for raw ids.
@@ -83,7 +77,7 @@ class ColumnConfig(Section):
       name: key of the column in the tf.Example, or in Transform's output with `after_transform`.
       dtype: type of the column's values as found in the data.
       multivalent: whether an example may hold a list of values.
-      separator: text between the tokens of one string; None if a string is one token.
+      separator: splits one string into several tokens; None for no splitting.
       after_transform: whether the column is read from Transform's output rather than from the raw example.
       private: whether tokens may appear in reports and lineage only as digests.
     """

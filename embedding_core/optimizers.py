@@ -91,11 +91,6 @@ class Optimizer(Section):
         """Whether a step also moves the rows that it does not look up."""
         return False
 
-    @property
-    def scales_rows(self) -> bool:
-        """Whether the learning rate scales whole rows, not their updates alone: a rate that falls to 0 erases them."""
-        return False
-
     @classmethod
     def owner(cls, values: Any, path: tuple[str | int, ...] = ()) -> str:
         """Name the optimizer in error messages: the name of its class."""
@@ -249,12 +244,6 @@ class FTRL(Optimizer):
         if not self.initial_accumulator_value and not self.allow_zero_accumulator:
             rule = "it must be a number above 0, or 0 with `allow_zero_accumulator`."
             yield "initial_accumulator_value", f"is {self.initial_accumulator_value!r}: {rule}"
-        if self.learning_rate == 0:
-            yield "learning_rate", f"is {self.learning_rate!r}: it must be above 0, because FTRL divides by it."
-
-    @property
-    def scales_rows(self) -> bool:
-        return not self.multiply_linear_by_learning_rate
 
     @property
     def slots(self) -> tuple[Slot, ...]:

@@ -11,7 +11,7 @@ from typing_extensions import Self
 
 from embedding_core.config import NonfiniteRows
 from embedding_core.errors import ConfigError
-from embedding_core.optimizers import DEFAULT_OPTIMIZER, Adam, DefaultedOptimizer
+from embedding_core.optimizers import DEFAULT_OPTIMIZER, FTRL, Adam, DefaultedOptimizer, Optimizer
 from embedding_core.planning.topology import shape_of
 from embedding_core.schema import (
     FROM_LIST,
@@ -49,6 +49,11 @@ _Topology = Annotated[
     Rule("a slice's name such as v3-8, or hosts x cores of each such as 2x2", text=True),
     AfterValidator(_topology),
 ]
+
+
+def rate_scales_rows(optimizer: Optimizer) -> bool:
+    """Return whether the learning rate scales whole rows, so that a rate that falls to 0 erases them."""
+    return isinstance(optimizer, FTRL) and not optimizer.multiply_linear_by_learning_rate
 
 
 class DenseOptimizer(Section):

@@ -194,10 +194,7 @@ def kind_of_optimizer(optimizer: Optimizer) -> OptimizerKind:
     for kind in OPTIMIZERS:
         if type(optimizer) is kind.ours:
             return kind
-    known = ", ".join(kind.ours.__name__ for kind in OPTIMIZERS)
-    raise ConfigError(
-        f"the optimizer is {optimizer!r}: it must have a namesake under tf.tpu.experimental.embedding; use {known}."
-    )
+    raise ConfigError(f"{optimizer!r} has no namesake under tf.tpu.experimental.embedding.")
 
 
 def config_to_tensorflow(config: EmbeddingConfig) -> dict[str, Any]:
@@ -228,7 +225,7 @@ def _table_to_tensorflow(table: core.TableConfig) -> Any:
 
 def _initializer_to_tensorflow(initializer: InitializerConfig, dim: int) -> Any:
     """Make a Keras initializer of the same distribution; it draws other values than this project's engines."""
-    scale = initializer.scale_of(dim)
+    scale = 1.0 / math.sqrt(dim) if initializer.scale is None else initializer.scale
     if initializer.name == "constant":
         return tf.constant_initializer(scale)
     if initializer.name == "uniform":

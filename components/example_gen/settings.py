@@ -42,7 +42,7 @@ from embedding_core.schema import (
     Section,
     Text,
 )
-from embedding_core.storage import GZIP_START, bounds
+from embedding_core.storage import bounds
 from embedding_core.tasks import Objective, Task
 
 # Declares a label: which column of the data is predicted, of what kind it is, and which of its values are 1.
@@ -266,7 +266,7 @@ _FORMATS: Mapping[DataFormat, re.Pattern[str]] = {
 }
 # bzip2 is recognized by all ten bytes, because the header of a text file may start with "BZh".
 _FIRST_BYTES: Mapping[Compression, re.Pattern[bytes]] = {
-    "gz": re.compile(re.escape(GZIP_START)),
+    "gz": re.compile(rb"\x1f\x8b\x08"),
     "bz2": re.compile(rb"BZh[1-9](1AY&SY|\x17\x72\x45\x38\x50\x90)"),
     "zst": re.compile(rb"\x28\xb5\x2f\xfd"),
     "xz": re.compile(rb"\xfd7zXZ\x00"),

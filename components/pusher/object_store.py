@@ -34,8 +34,8 @@ from embedding_core.storage import (
     file_names_below,
     remove_tree,
     scratch_folder,
-    tensorflow_errors_as_os_errors,
 )
+from embedding_core.storage.file_access import tensorflow_errors_as_os_errors
 
 
 def publish_remotely(

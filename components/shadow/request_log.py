@@ -15,8 +15,9 @@ from components.artifact_files import read_records
 from components.shadow.keys import log_files
 from embedding_core.errors import DataError
 from embedding_core.shadow.replay import Request
-from embedding_core.storage import GZIP_START, bounds, open_file
+from embedding_core.storage import bounds, open_file
 
+_GZIP = b"\x1f\x8b\x08"
 _DEFAULT = "serving_default"
 
 
@@ -47,9 +48,9 @@ def _requests_of(file: str) -> Iterator[Request]:
 
 
 def _unpacked(stream: IO[bytes]) -> contextlib.AbstractContextManager[IO[bytes]]:
-    start = stream.read(len(GZIP_START))
+    start = stream.read(len(_GZIP))
     stream.seek(0)
-    if start == GZIP_START:
+    if start == _GZIP:
         return contextlib.closing(cast(IO[bytes], gzip.GzipFile(fileobj=stream)))
     return contextlib.nullcontext(stream)
 

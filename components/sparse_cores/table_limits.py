@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from components import component_spec as keys
-from components.artifact_files import read_tables_file
 from components.base_executor import Execution, files_below
 from components.trainer_settings import Settings, read_settings, with_steps
 from embedding_core.config import EmbeddingConfig
+from embedding_core.errors import ConfigError
 from embedding_core.planning.topology import Topology
 from embedding_core.schema import Json
 from embedding_core.sparse_cores import SparseCoreEmbeddingConfig
-from embedding_core.storage import exists, sealed_json, unsealed_json
+from embedding_core.storage import exists, read_bounded, sealed_json, unsealed_json
 from embedding_core.training_config import TrainingConfig
 from embedding_core.vocabulary import Vocabulary
 
@@ -61,7 +61,14 @@ def read_sparse_core_limits(folder: str) -> Json | None:
       ConfigError: the file is not what TableConfigGen wrote.
     """
     path = os.path.join(folder, SPARSE_CORE_LIMITS_FILE)
-    return read_tables_file(path, unsealed_json) if exists(path) else None
+    if not exists(path):
+        return None
+    try:
+        return unsealed_json(read_bounded(path))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{path!r} is not what TableConfigGen wrote ({error}): restore it, or run TableConfigGen again."
+        ) from error
 
 
 def limits_of_training(
@@ -86,7 +93,7 @@ def limits_of_training(
     from embedding_core.training import TrainingJob
 
     custom = execution.json(keys.CUSTOM_CONFIG)
-    if custom is None or not reads_rows(topology):
+    if custom is None or not topology.sparse_cores:
         return None
     given = execution.given_uris(keys.VOCABULARIES, keys.TRANSFORM_GRAPH, keys.SCHEMA, keys.BASE_TABLE_CONFIGS)
     graph, schema = given.get(keys.TRANSFORM_GRAPH), given.get(keys.SCHEMA)
@@ -103,7 +110,7 @@ def limits_of_training(
     )
     base = given.get(keys.BASE_TABLE_CONFIGS)
     previous = None if base is None else read_sparse_core_limits(base)
-    return sparse_core_limits(job, topology, previous=previous)
+    return sparse_core_limits(job, topology, previous=previous["stacks"] if previous else None)
 
 
 def _summary(limits: Json) -> Json:

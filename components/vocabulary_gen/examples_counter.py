@@ -23,7 +23,6 @@ from embedding_core.config import TokenDtype
 from embedding_core.errors import DataError, EmbeddingError
 from embedding_core.record_files import open_records
 from embedding_core.schema import Json
-from embedding_core.storage import GZIP_START
 
 _DTYPES: dict[str, TokenDtype] = {"bytes_list": "string", "int64_list": "int64", "float_list": "float32"}
 _READ_ERRORS = (tf.errors.DataLossError, tf.errors.OutOfRangeError, tf.errors.NotFoundError)
@@ -70,7 +69,7 @@ def _compression(path: str) -> str:
     if path.endswith(".gz"):
         return "GZIP"
     with tf.io.gfile.GFile(path, "rb") as file:
-        return "GZIP" if file.read(len(GZIP_START)) == GZIP_START else ""
+        return "GZIP" if file.read(3) == b"\x1f\x8b\x08" else ""
 
 
 def error_reason(error: Exception) -> str:

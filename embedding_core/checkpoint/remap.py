@@ -90,7 +90,7 @@ def token_rows(table: TableConfig, tokens: Sequence[bytes], *, seed: int) -> npt
     Returns:
       float32 [number of tokens, dim].
     """
-    scale = table.initializer.scale_of(table.dim)
+    scale = 1 / math.sqrt(table.dim) if table.initializer.scale is None else table.initializer.scale
     if table.initializer.name == "constant":
         return np.full((len(tokens), table.dim), scale, np.float32)
     rows = np.empty((len(tokens), table.dim), np.float32)

@@ -121,8 +121,13 @@ def _facts(
         dim=table.dim,
         counts=None if vocabulary is None else vocabulary.counts,
         sources=sources,
-        constant=table.initializer.scale_of(table.dim) if constant else None,
+        constant=_initial_constant(table) if constant else None,
         zeros=isinstance(optimizer, FTRL) and optimizer.l1_regularization_strength > 0,
         drawn=not features.isdisjoint(drawn),
         sweeps=optimizer is not None and optimizer.moves_all_rows,
     )
+
+
+def _initial_constant(table: TableConfig) -> float:
+    scale = table.initializer.scale
+    return 1 / float(np.sqrt(table.dim)) if scale is None else scale

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -43,6 +42,9 @@ def with_enum_numbers(optimizer: GivenOptimizer) -> GivenOptimizer:
     numbered = copy.copy(optimizer)
     setattr(numbered, _ENUM, int(getattr(optimizer, _ENUM)))
     return numbered
+
+
+# Copies the caller's configurations for TensorFlow's classes on a real TPU, and refuses ignored settings.
 
 
 def is_real_tpu(strategy: tf.distribute.Strategy) -> bool:
@@ -119,36 +121,22 @@ def refuse_ignored(model: Model, trainer: Trainer) -> None:
       UnsupportedError (ValueError, NotImplementedError): such an attribute is set.
       ConfigError (ValueError): `low_dimensional_packing_status` would change results.
     """
-    ignored = next(ignored_attributes(model, trainer), None)
-    if ignored is not None:
-        raise UnsupportedError(ignored.message)
-    for table in model.tables if trainer == "engine" else ():
-        if table.optimizer is not None and table.packed and _moves_untouched_rows(table.optimizer):
+    for table in model.tables:
+        if table.optimizer is None:
+            continue
+        for name, (default, why) in ignored_by(trainer, type(table.optimizer).__name__).items():
+            value = _value(table, name, default)
+            if value != default:
+                raise UnsupportedError(
+                    f"`{name}` of the optimizer of table {table.name!r} is {value!r}: {why}; leave it {default!r}"
+                    f"{'' if trainer == 'engine' else ', or train on hardware with a V1 embedding engine'}."
+                )
+        if trainer == "engine" and table.packed and _moves_untouched_rows(table.optimizer):
             raise ConfigError(
                 f"`low_dimensional_packing_status` of the optimizer of table {table.name!r} is True: it gives the "
                 "neighbours of a row a gradient of zero, which is emulated only if that changes no numbers (SGD and "
                 "Adagrad without weight decay and bounds of weights); leave it False."
             )
-
-
-class Ignored(NamedTuple):
-    """An attribute of an optimizer that the trainer of its table would ignore."""
-
-    table: str
-    name: str
-    message: str
-
-
-def ignored_attributes(model: Model, trainer: Trainer) -> Iterator[Ignored]:
-    """Yield the attributes that `refuse_ignored` refuses, which has the arguments."""
-    for table in model.tables:
-        kind = type(table.optimizer).__name__
-        for name, (default, why) in ignored_by(trainer, kind).items() if table.optimizer else ():
-            value = _value(table, name, default)
-            if value != default:
-                elsewhere = "" if trainer == "engine" else ", or train on hardware with a V1 embedding engine"
-                what = f"`{name}` of the optimizer of table {table.name!r} is {value!r}"
-                yield Ignored(table.name, name, f"{what}: {why}; leave it {default!r}{elsewhere}.")
 
 
 def _value(table: TableSpec, name: str, default: Any) -> Any:

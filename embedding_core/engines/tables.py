@@ -108,7 +108,7 @@ def initial_rows(initializer: InitializerConfig, *, seed: int, table: str, dim: 
       float32 [_ROWS_PER_BLOCK, dim].
     """
     shape = [_ROWS_PER_BLOCK, dim]
-    scale = initializer.scale_of(dim)
+    scale = 1.0 / math.sqrt(dim) if initializer.scale is None else initializer.scale
     if initializer.name == "constant":
         return tf.fill(shape, tf.constant(scale, tf.float32))
     digest = hashlib.sha256(f"{seed}/{table}".encode()).digest()
@@ -273,7 +273,6 @@ def _on_device(table: TableSpec, seed: int, hosts: int) -> tf.Variable:
 
 # Evaluates the learning rates of a step (constants, callables and Keras schedules), each once.
 
-VALUE = "VARIABLE_VALUE"  # TensorFlow's name for the value of a variable in a checkpoint
 ITERATIONS = "learning_rate/iterations"  # checkpoint key of the counter of steps, which schedules follow
 
 

@@ -17,7 +17,7 @@ from embedding_core.engines.hardware_configs import embedding_feature, is_real_t
 from embedding_core.engines.host import look_up_forms, normal_forms
 from embedding_core.engines.queues import QueuedEngine
 from embedding_core.engines.simulated import SimulatedEngine
-from embedding_core.engines.tables import VALUE, Tables, Variables, keyed_variables, plain_variables
+from embedding_core.engines.tables import Tables, Variables, keyed_variables, plain_variables
 from embedding_core.errors import ConfigError, EngineError
 from embedding_core.feature_specs import AnyTable, Ids, Weights
 from embedding_core.layer.layer_configs import LayerConfig
@@ -88,6 +88,8 @@ def by_callers_config(config: LayerConfig, tables: Mapping[Any, Any]) -> dict[An
 
 # Saves slots of a Keras optimizer under the checkpoint keys that a TPU's tables have.
 
+KEY = "VARIABLE_VALUE"  # TensorFlow's name for the value of a variable in a checkpoint
+
 
 class SlotView(Tables):
     """Saves and restores an optimizer's variable without tracking it: only the optimizer may track the variable."""
@@ -100,10 +102,10 @@ class SlotView(Tables):
         return self._slot().numpy()
 
     def _serialize_to_tensors(self) -> dict[str, Any]:
-        return {VALUE: self._slot().read_value()}
+        return {KEY: self._slot().read_value()}
 
     def _restore_from_tensors(self, restored: dict[str, Any]) -> Any:
-        return self._slot().assign(restored[VALUE])
+        return self._slot().assign(restored[KEY])
 
     def _copy_trackable_to_cpu(self, object_map: Any) -> None:
         if self not in object_map:

@@ -100,10 +100,7 @@ def named_topology(name: str) -> Topology:
     per_host = cores if cores in generation.single_host else generation.cores_per_host
     if cores < per_host or rest or cores % per_host:
         step = generation.cores_per_host * generation.counted_per_core
-        alone = " or 1" if 1 in generation.single_host else ""
-        raise ConfigError(
-            f"`topology` is {name!r}: {match.group(1)} comes in multiples of {step}{alone}; pass one of them."
-        )
+        raise ConfigError(f"`topology` is {name!r}: {match.group(1)} comes in multiples of {step}; pass one of them.")
     return Topology(
         name=name,
         hosts=cores // per_host,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig, TableConfig
-from embedding_core.engines.hardware_configs import ignored_attributes
+from embedding_core.engines.hardware_configs import refuse_ignored
 from embedding_core.errors import ConfigError, Finding
 from embedding_core.optimizers import FTRL, Adam, Optimizer
 from embedding_core.planning.topology import GIB, Topology, memory_plan, table_bytes
@@ -25,6 +25,8 @@ from embedding_core.schema import Json
 from embedding_core.translate import model_of
 
 # Finds problems of a configuration without tracing a program: batch size, memory, ignored hyperparameters.
+
+_IGNORED = re.compile(r"`(\w+)` of the optimizer of table '([^']+)'")
 
 
 def batch_findings(batch_size: int, topology: Topology) -> Iterator[Finding]:
@@ -74,26 +76,35 @@ def without_ignored(config: EmbeddingConfig, hardware: Hardware) -> tuple[Embedd
     Returns:
       The configuration with these hyperparameters reset to their defaults, so that it can be traced, and the findings.
     """
-    if hardware == "V1":
-        return config, []
-    ignored = list(ignored_attributes(model_of(config, None, needs_optimizer=False), hardware))
-    tables = (
-        _with_defaults(table, {each.name for each in ignored if each.table == table.name}) for table in config.tables
-    )
-    return config.replace(tables=tuple(tables)), [finding_of(each.message, "hyperparameter") for each in ignored]
+    findings: list[Finding] = []
+    while hardware != "V1":
+        try:
+            refuse_ignored(model_of(config, None, needs_optimizer=False), hardware)
+        except ConfigError as error:
+            match = _IGNORED.match(str(error))
+            if match is None:
+                raise
+            findings.append(finding_of(error, "hyperparameter"))
+            config = _with_default(config, match.group(2), match.group(1))
+        else:
+            break
+    return config, findings
 
 
-def _with_defaults(table: TableConfig, names: set[str]) -> TableConfig:
-    optimizer: Any = table.optimizer
-    if "weight_decay_factor" in names:
-        names = {*names, "multiply_weight_decay_factor_by_learning_rate"}  # refused without the factor
-    fields = type(optimizer).model_fields
-    return table.replace(optimizer=optimizer.replace(**{name: fields[name].default for name in names}))
+def _with_default(config: EmbeddingConfig, table: str, name: str) -> EmbeddingConfig:
+    optimizer: Any = config.table(table).optimizer
+    names = [name]
+    if name == "weight_decay_factor":
+        names.append("multiply_weight_decay_factor_by_learning_rate")  # refused without the factor
+    defaults = {name: type(optimizer).model_fields[name].default for name in names}
+    changed = config.table(table).replace(optimizer=optimizer.replace(**defaults))
+    tables = tuple(changed if spec.name == table else spec for spec in config.tables)
+    return config.replace(tables=tables)
 
 
-def finding_of(message: str, kind: str) -> Finding:
-    """Convert an error's message to a finding; it has the form "<what>: <rule>; <remedy>."."""
-    what, _, rest = message.partition(": ")
+def finding_of(error: ConfigError, kind: str) -> Finding:
+    """Convert an error of this project to a finding; its message has the form "<what>: <rule>; <remedy>."."""
+    what, _, rest = str(error).partition(": ")
     rule, _, remedy = rest.partition("; ")
     return Finding(kind=kind, what=what, rule=rule.rstrip("."), remedy=remedy.rstrip(".") or "change it")
 
@@ -426,7 +437,7 @@ def _program(
 
 def _not_traced(error: Exception) -> Finding:
     if isinstance(error, ConfigError):
-        return finding_of(str(error), "step")
+        return finding_of(error, "step")
     line = user_line((frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__))
     text = " ".join(str(error).split())
     return Finding(

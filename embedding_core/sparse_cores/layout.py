@@ -57,7 +57,7 @@ class Slice(NamedTuple):
             below, above = batch_size - rest, batch_size - rest + self.shards
             raise ConfigError(
                 f"`batch_size` is {batch_size!r} with negatives, not a multiple of the {self.shards} SparseCores "
-                f"({self.chips} chips of {self.per_chip}): write {f'{below} or ' if below else ''}{above}."
+                f"({self.chips} chips of {self.per_chip}): write {below or above} or {above}."
             )
         return samples
 

@@ -25,7 +25,7 @@ from embedding_core.errors import ConfigError, DataError
 from embedding_core.schema import Json
 from embedding_core.sparse_cores.layout import Slice, Stack, StackedTable, padded
 
-ALIGNED = 8  # ids: a partition begins at a multiple of this in the buffer
+_ALIGNED = 8  # ids: a partition begins at a multiple of this in the buffer
 _BYTES_PER_ID = 12  # id and sample as int32, gain as float32
 _FEWEST = 30  # batches that a bound is estimated from
 
@@ -88,7 +88,7 @@ def count_batch(
     ids = _by_partition(core, row, shards)
     distinct = np.unique(core * (stack.rows_per_shard * shards) + row)
     unique = _by_partition(distinct // (stack.rows_per_shard * shards), distinct, shards)
-    return StackCount(ids, unique, (-(-ids // ALIGNED) * ALIGNED).sum(axis=1))
+    return StackCount(ids, unique, (-(-ids // _ALIGNED) * _ALIGNED).sum(axis=1))
 
 
 def _by_partition(core: _Counts, row: _Counts, shards: int) -> _Counts:
@@ -234,14 +234,14 @@ class LimitCounter:
             for stack, maxima in zip(self.stacks, self._maxima, strict=True)
         )
 
-    def batches_over(self, limits: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    def batches_over(self, limits: Mapping[str, tuple[int, int]]) -> dict[str, int]:
         """Count the batches that were added and are over a limit, by stack.
 
         Args:
-          limits: `max_ids_per_partition`, `max_unique_ids_per_partition` and `buffer_per_core` of stacks.
+          limits: `max_ids_per_partition` and `max_unique_ids_per_partition` of stacks.
         """
         return {
-            stack.name: int(np.any(np.array(maxima) > limits[stack.name], axis=1).sum())
+            stack.name: sum(ids > limits[stack.name][0] or unique > limits[stack.name][1] for ids, unique, _ in maxima)
             for stack, maxima in zip(self.stacks, self._maxima, strict=True)
             if stack.name in limits
         }
@@ -249,7 +249,7 @@ class LimitCounter:
     def _limits(self, stack: Stack, ids: int, unique: int, buffer: int) -> Limits:
         names = {table.name for table in stack.tables}
         lengths = [max(1, feature.max_sequence_length) for feature in self._config.features if feature.table in names]
-        per_core, cores = padded(max(1, int(buffer)), ALIGNED), self._slice.per_chip
+        per_core, cores = padded(max(1, int(buffer)), _ALIGNED), self._slice.per_chip
         return Limits(
             stack=stack.name,
             tables=tuple(table.name for table in stack.tables),
@@ -287,15 +287,21 @@ def drift_of(limits: Sequence[Limits], previous: Sequence[Mapping[str, object]],
       By stack: "previous" and "change" (as a share of the previous value) of each limit, and "batches_over", the number
       of today's batches that the previous limits do not cover. A stack that the previous run did not have is null.
     """
-    known = {str(limit["stack"]): {key: int(str(limit[key])) for key in _COMPARED} for limit in previous}
-    over = counter.batches_over({name: list(old.values()) for name, old in known.items()})
+    known = {str(limit["stack"]): limit for limit in previous}
+    over = counter.batches_over(
+        {
+            name: (int(str(limit["max_ids_per_partition"])), int(str(limit["max_unique_ids_per_partition"])))
+            for name, limit in known.items()
+        }
+    )
     return {
         limit.stack: _compared(limit, known[limit.stack], over[limit.stack]) if limit.stack in known else None
         for limit in limits
     }
 
 
-def _compared(now: Limits, old: Mapping[str, int], over: int) -> Json:
+def _compared(now: Limits, before: Mapping[str, object], over: int) -> Json:
+    old = {key: int(str(before[key])) for key in _COMPARED}
     change = {key: round(getattr(now, key) / value - 1, 4) for key, value in old.items()}
     return {"previous": old, "change": change, "batches_over": over}
 

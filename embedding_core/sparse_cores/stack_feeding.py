@@ -17,7 +17,6 @@ from embedding_core.errors import ConfigError, UnsupportedError
 from embedding_core.feature_specs import FeatureSpec, Ids, Weights
 from embedding_core.lookup import NormalForm, weight_divisors, with_valid_ids
 from embedding_core.sparse_cores import Slice, SparseCoreEmbeddingConfig, Stack, StackedTable, TableShape, stack_tables
-from embedding_core.sparse_cores.limits import ALIGNED
 from embedding_core.translate import Model
 
 # Sorts the ids of one chip into the partitions of its SparseCores, and checks them against the limits.
@@ -26,6 +25,8 @@ from embedding_core.translate import Model
 # the sum of squares for "sqrtn", the weight for "sum" (TensorFlow's `ConvertToCooTensor`). An id that a sample has
 # several times is one entry, whose gains are added up. A SparseCore looks up the same number of consecutive samples of
 # every feature, and sorts its entries by the SparseCore that holds the row, then by row and sample.
+
+_ALIGNED = 8  # ids: a partition begins at a multiple of this in the buffer
 
 
 class StackIds(NamedTuple):
@@ -183,7 +184,7 @@ def _starts(counts: tf.Tensor, slice_: Slice) -> tf.Tensor:
 
 
 def _aligned(counts: tf.Tensor, slice_: Slice) -> tf.Tensor:
-    return tf.reshape(-(-counts // ALIGNED) * ALIGNED, [slice_.per_chip, slice_.shards])
+    return tf.reshape(-(-counts // _ALIGNED) * _ALIGNED, [slice_.per_chip, slice_.shards])
 
 
 def _checks(count: PartitionCount, limit: Limit, slice_: Slice) -> list[tf.Operation]:
@@ -217,7 +218,7 @@ def stacks_of_model(
 ) -> tuple[Stack, ...]:
     """Stack tables in the order of their names, by padded width, optimizer and quantization.
 
-    `sparse_cores.stacks_of` does the same for an EmbeddingConfig.
+    `sparsecore.stacks_of` does the same for an EmbeddingConfig.
 
     Args:
       model: the tables.

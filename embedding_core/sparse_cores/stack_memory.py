@@ -14,7 +14,6 @@ from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
 from embedding_core.engines.table_updates import EarlierRows, optimizer_of, train_table
 from embedding_core.engines.tables import (
     PARAMETERS,
-    VALUE,
     ShardInfo,
     Trackable,
     Variables,
@@ -32,6 +31,8 @@ from embedding_core.structures import Nested
 from embedding_core.translate import Model, TableSpec
 
 # Creates the variables that emulate the memory of SparseCores: stacks of tables, and views of tables in them.
+
+_VALUE = "VARIABLE_VALUE"  # TensorFlow's name for the value of a variable in a checkpoint
 
 
 class Place(NamedTuple):
@@ -104,10 +105,10 @@ class TableView(Trackable):
         return stacked.scatter_update(tf.IndexedSlices(tf.concat([sparse_delta.values, padding], 1), places))
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
-        return {VALUE: self.read_value()}
+        return {_VALUE: self.read_value()}
 
     def _restore_from_tensors(self, restored: dict[str, tf.Tensor]) -> tf.Operation:
-        return self.assign(restored[VALUE])
+        return self.assign(restored[_VALUE])
 
     def _copy_trackable_to_cpu(self, object_map: Any) -> None:
         if self not in object_map:
@@ -124,7 +125,7 @@ tf.register_tensor_conversion_function(
 def views_of(
     tables: Sequence[TableSpec], stacks: Sequence[Stack], slice_: Slice, variables: Variables
 ) -> dict[str, TableView]:
-    """Return a view of every table and slot, by checkpoint key, in the order of `tables.keyed_variables`."""
+    """Return a view of every table and slot, by checkpoint key, in the order of `variables.keyed_variables`."""
     of_table = {table.name: (stack, table) for stack in stacks for table in stack.tables}
     views = {}
     for spec in tables:
@@ -189,6 +190,8 @@ def _rows_by_chip(initializer: Callable[..., tf.Tensor], place: Place, slice_: S
     places = alone.places_of(alone.tables[0], tf.range(table.rows), slice_.shards)
     return tf.gather(tf.concat(blocks, 0), places)[:, : place.dim]
 
+
+# Emulates the memory of SparseCores, with lookup and update: one variable per stack of tables and per slot.
 
 ChipIds: TypeAlias = Mapping[str, StackIds]
 """The entries of one chip, by name of the stack."""

@@ -120,7 +120,7 @@ class TPUEmbeddingV2(NamedTables):
         for key, view in self._state.views.items():
             self._track_trackable(view, name=key)
         if self._state.iterations is not None:
-            setattr(self, ITERATIONS, self._state.iterations)
+            self._track_trackable(self._state.iterations, name=ITERATIONS)
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
         """Return what checkpoints follow, the tables by name; an exported model holds the stacks that it reads."""

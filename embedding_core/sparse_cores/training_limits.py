@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -69,7 +69,7 @@ def sparse_core_limits(
     job: TrainingJob,
     topology: Topology,
     *,
-    previous: Json | None = None,
+    previous: Sequence[Mapping[str, object]] | None = None,
     max_rows: int = MAX_ROWS,
     check: Callable[[], None] = lambda: None,
 ) -> Json | None:
@@ -83,7 +83,7 @@ def sparse_core_limits(
     Args:
       job: the training; its model is not used.
       topology: the slice to train on.
-      previous: what this function returned in a previous run, for the drift.
+      previous: "stacks" of what this function returned in a previous run, for the drift.
       max_rows: number of rows, with negatives, that are counted at most. Of a longer training, the first batches are
         counted, and `LimitCounter.bounds` bounds the others.
       check: called for each batch; it may raise an error to stop.
@@ -92,7 +92,7 @@ def sparse_core_limits(
       None if the slice has no SparseCores, else a JSON object: "topology", "chips", "sparse_cores_per_chip",
       "batch_size" (with negatives), "method" ("exact" or "bound"), "batches" (of the whole training), "batches_drawn",
       "batches_evaluated", "confidence" and "assumption" (of a bound, else null), "stacks" (`Limits` of each), "forms"
-      (`limits_in_all_forms`) and "drift" (`drift_of`; null without a previous run of this topology and batch size).
+      (`limits_in_all_forms`) and "drift" (`drift_of`; null without a previous run).
 
     Raises:
       ConfigError: the batch cannot be divided among the SparseCores, or `max_rows` is too small for a bound.
@@ -115,12 +115,11 @@ def sparse_core_limits(
     for counter, other in zip(counters, evaluated, strict=True):
         trained = counter.limits() if exact else counter.bounds(steps, _CONFIDENCE)
         limits.append(larger_limits(trained, other.limits()))
-    asked = {"topology": topology.name, "batch_size": size}
-    comparable = previous is not None and asked.items() <= previous.items()
     return {
-        **asked,
+        "topology": topology.name,
         "chips": slice_.chips,
         "sparse_cores_per_chip": slice_.per_chip,
+        "batch_size": size,
         "method": "exact" if exact else "bound",
         "batches": steps,
         "batches_drawn": drawn,
@@ -129,7 +128,7 @@ def sparse_core_limits(
         "assumption": None if exact else _ASSUMPTION,
         "stacks": [limit.to_mapping() for limit in limits[0]],
         "forms": limits_in_all_forms(limits[0], limits[-1]),
-        "drift": drift_of(limits[0], previous["stacks"], counters[0]) if previous and comparable else None,
+        "drift": None if previous is None else drift_of(limits[0], previous, counters[0]),
     }
 
 

@@ -1,10 +1,9 @@
 """Writes files and folders whole or not at all, seals, verifies and locks them, and computes their digests.
 
-TensorFlow is imported only for a path that is an address of an object store.
+Imports TensorFlow only for a path that is an address of an object store.
 """
 
 from embedding_core.storage.file_access import (
-    GZIP_START,
     StrPath,
     bounded_content,
     check_regular,
@@ -18,7 +17,6 @@ from embedding_core.storage.file_access import (
     open_file,
     read_bounded,
     remove_tree,
-    tensorflow_errors_as_os_errors,
 )
 from embedding_core.storage.sealed_folder import (
     SEAL,
@@ -53,7 +51,6 @@ from embedding_core.storage.whole_folder import (
 )
 
 __all__ = [
-    "GZIP_START",
     "SEAL",
     "FileDigest",
     "SealedFolder",
@@ -90,7 +87,6 @@ __all__ = [
     "sealed_json",
     "sync",
     "sync_tree",
-    "tensorflow_errors_as_os_errors",
     "umask_of",
     "unsealed_json",
     "whole_file",

@@ -18,9 +18,6 @@ from embedding_core.storage import bounds
 
 StrPath: TypeAlias = str | os.PathLike[str]
 
-GZIP_START = b"\x1f\x8b\x08"
-"""The first bytes of a gzip file; a TFRecord file, whose first bytes are a length, may begin with two of them."""
-
 
 def is_remote(path: StrPath) -> bool:
     """Return whether the path is an address of an object store."""
@@ -114,23 +111,19 @@ def bounded_content(file: IO[bytes], most: int | None = None) -> bytes:
 
 def exists(path: StrPath) -> bool:
     """Return whether there is a file or folder."""
-    with tensorflow_errors_as_os_errors():
-        return bool(_gfile().exists(path)) if is_remote(path) else os.path.exists(path)
+    return bool(_gfile().exists(path)) if is_remote(path) else os.path.exists(path)
 
 
 def is_folder(path: StrPath) -> bool:
     """Return whether there is a folder."""
-    with tensorflow_errors_as_os_errors():
-        return bool(_gfile().isdir(path)) if is_remote(path) else os.path.isdir(path)
+    return bool(_gfile().isdir(path)) if is_remote(path) else os.path.isdir(path)
 
 
 def names_in(folder: StrPath) -> list[str]:
     """List the names of the files and folders in a folder; none if there is no such folder."""
     if not is_folder(folder):
         return []
-    with tensorflow_errors_as_os_errors():
-        names = _gfile().listdir(folder) if is_remote(folder) else os.listdir(folder)
-    return [name.rstrip("/") for name in names]
+    return [name.rstrip("/") for name in (_gfile().listdir(folder) if is_remote(folder) else os.listdir(folder))]
 
 
 def file_names_below(folder: StrPath) -> list[str]:

@@ -22,7 +22,7 @@ from embedding_core.tasks import Task, retrieval_index
 from embedding_core.tracing import as_written, calling_user_code
 from embedding_core.training.drawn_candidates import CANDIDATE, COMPETES, LOG_Q
 from embedding_core.training.training_inputs import Batch, UserFunctions
-from embedding_core.training_config import Softmax, TrainingConfig
+from embedding_core.training_config import Softmax, TrainingConfig, rate_scales_rows
 from embedding_core.translate import kind_of_optimizer
 
 Rate: TypeAlias = float | Callable[..., tf.Tensor]
@@ -116,7 +116,7 @@ def config_with_decay(config: EmbeddingConfig, decay: LinearDecay) -> EmbeddingC
     """
     optimizers = {table.name: table.optimizer for table in config.tables if table.optimizer is not None}
     for name, optimizer in optimizers.items():
-        if optimizer.scales_rows and not callable(optimizer.learning_rate):
+        if rate_scales_rows(optimizer) and not callable(optimizer.learning_rate):
             raise ConfigError(
                 f"`optimizer` of table {name!r} is {optimizer.name!r}, and `decay` is 'linear': its rows would fall to "
                 "0 with its rate; set its `multiply_linear_by_learning_rate`, or leave out `decay`."

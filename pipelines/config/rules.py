@@ -9,6 +9,7 @@ from embedding_core.errors import ConfigError, DataError, nearest
 from embedding_core.rooms import hooks
 from embedding_core.schema import Mistakes
 from embedding_core.storage import is_remote
+from embedding_core.training_config import rate_scales_rows
 from pipelines.config.column_rules import DECLARED, column_uses, label_columns, label_paths, reads
 from pipelines.config.metadata_server import MetadataServer, is_server
 from pipelines.config.pipeline_config import BUILT_IN_MODELS, RETRIEVAL_MODELS, PipelineConfig
@@ -295,7 +296,7 @@ def _no_rate_of_ftrl_falls(config: PipelineConfig) -> Mistakes:
         yield "training.dense_optimizer", f"is 'ftrl', which scales weights: {fall}; choose another, or leave out one."
     given = {f"tables.{name}.optimizer": table.optimizer for name, table in config.tables.items()}
     for path, optimizer in {**given, "training.table_optimizer": training.table_optimizer}.items():
-        if optimizer is not None and optimizer.scales_rows:
+        if optimizer is not None and rate_scales_rows(optimizer):
             remedy = "set its `multiply_linear_by_learning_rate`, or leave out `decay`"
             yield path, f"is {optimizer.name!r}, which scales rows: {fall}; {remedy}."
 

@@ -76,7 +76,7 @@ def test_whole_version_is_pushed_if_deltas_are_many_or_large(exports, served, se
 
 def test_whole_version_is_pushed_if_the_served_one_does_not_fit(exports, served, tmp_path):
     base, plain = tmp_path / "other", tmp_path / "plain"
-    with pytest.raises(DeltaError, match="no version was pushed"):
+    with pytest.raises(DeltaError, match="there is no version to base"):
         push(base, exports, 1)
     plain.mkdir()
     (plain / "saved_model.pb").write_bytes(b"an export without deltas")

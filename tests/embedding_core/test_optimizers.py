@@ -36,7 +36,6 @@ OUT_OF_RANGE = [
     (Adam, {"beta_2": -0.1}, "beta_2"),
     (Adam, {"epsilon": 0.0}, "epsilon"),
     (Adam, {"lazy_adam": False, "use_gradient_accumulation": False}, "use_gradient_accumulation"),
-    (FTRL, {"learning_rate": 0.0}, "learning_rate"),
     (FTRL, {"learning_rate_power": 0.5}, "learning_rate_power"),
     (FTRL, {"l1_regularization_strength": -1.0}, "l1_regularization_strength"),
     (FTRL, {"l2_regularization_strength": math.inf}, "l2_regularization_strength"),

@@ -53,7 +53,8 @@ class Job:
         self.run_folder = os.path.join(folder, "run")
         tables = Tables(self.variables, engine.tables)
         parts = {"tables": tables, "model": model, "optimizer": optimizer, "table_optimizers": {}}
-        trained = types.SimpleNamespace(**parts, step=self.step, tasks=(Task(),))
+        counted = tables.nonfinite_rows
+        trained = types.SimpleNamespace(**parts, step=self.step, tasks=(Task(),), nonfinite_rows=counted)
         self.state = RunState(trained, self.run_folder)
         self.artifacts = os.path.join(folder, "artifacts")
         remove_leftovers(self.artifacts)

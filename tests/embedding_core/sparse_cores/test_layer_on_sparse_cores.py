@@ -82,14 +82,6 @@ def test_weights_of_keras_have_the_order_of_every_engine(both):
         np.testing.assert_array_equal(layer.table_variables[key].numpy(), variable.numpy())
 
 
-def test_counter_of_a_schedule_is_a_weight_of_keras():
-    schedule = tf_keras.optimizers.schedules.PiecewiseConstantDecay([0], [0.5, 0.0])
-    with simulated_tpu(cores_per_host=1, embedding_feature="V2").scope():
-        layer = TPUEmbedding(CONFIG, Adagrad(learning_rate=schedule), table_update="engine", batch_size=4)
-    layer.build(None)
-    assert [weight.shape for weight in layer.get_weights()[-2:]] == [(12, 3), ()]
-
-
 def test_tables_are_stacks_as_on_a_tpu_and_overwritten_by_name(both):
     _, (layer, _) = both
     assert list(layer.embedding_tables) == ["item_user"]
