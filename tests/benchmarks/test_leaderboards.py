@@ -51,7 +51,7 @@ def test_seed_is_the_mean_of_its_parts_and_no_run_is_repeated(tmp_path):
     assert [seed["AUC"] for seed in first] == pytest.approx([0.505, 0.605])
     assert run_board(board, [0, 1], tmp_path / "runs", write_report) == first
     assert ran == ["0", "0", "1", "1"]
-    assert "| made up | theirs | 0.5000 | | |" in table_of([(board, first)])
+    assert "| made up | theirs | 0.5000 | |" in table_of([(board, first)])
     assert "| made up | this project, 2 seeds | **0.5550 (0.5050-0.6050)** |" in table_of([(board, first)])
 
 
