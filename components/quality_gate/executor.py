@@ -28,7 +28,6 @@ from embedding_core.evaluation import (
 from embedding_core.model_inputs import is_two_tower
 from embedding_core.quality_rules import GATE_METRICS, PREDICTIONS_FILE, QUALITY_FILE, Rules
 from embedding_core.schema import Json
-from embedding_core.tasks import retrieval_index
 from embedding_core.training.finished_run import restore_run
 from embedding_core.training.training_inputs import Batch
 
@@ -47,8 +46,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
         rules = Rules.from_mapping(execution.json(keys.RULES))
         model = _judged_model(execution)
         counts, labels, retrieval = _measure(execution, rules, model)
-        drawn_for = model.inputs.tasks[retrieval_index(model.inputs.tasks)].name
-        judged = judge(counts, retrieval, rules, labels, drawn_for)
+        judged = judge(counts, retrieval, rules, labels, model.inputs.tasks)
         checks = [*judged, *own_checks(execution.json(keys.GATES) or (), model)]
         missed = [check.reason for check in checks if not check.met]
         execution.bless(

@@ -15,6 +15,7 @@ from embedding_core.evaluation.label_scores import LabelScore, SplitCounts, scor
 from embedding_core.evaluation.retrieval_figures import RetrievalFigures
 from embedding_core.evaluation.towers import NO_TOWERS
 from embedding_core.quality_rules import GATE_METRICS, Rules, Threshold
+from embedding_core.tasks import Task, metric_name, retrieval_index
 from embedding_core.training.finished_run import RestoredRun
 from embedding_core.training.training_inputs import Inputs
 
@@ -49,7 +50,7 @@ def judge(
     retrieval: RetrievalFigures | str,
     rules: Rules,
     labels: Sequence[LabelScore] = (),
-    retrieval_label: str = "label",
+    tasks: Sequence[Task] = (Task(),),
 ) -> list[Check]:
     """Apply the rules.
 
@@ -58,14 +59,14 @@ def judge(
       retrieval: figures of the model's retrieval, or why they were not measured.
       rules: rules to apply.
       labels: scores of the model and of a constant, by label.
-      retrieval_label: the label that negatives are drawn for; see `retrieval_index`.
+      tasks: what the model was trained for.
 
     Returns:
       The outcome of each rule that applies.
     """
     constants = [_beside_constant(score) for score in labels if score.metric not in rules.bounded_metrics]
-    recalls = _recalls(retrieval, rules, needs_default=_has_unjudged(counts, rules, labels))
-    return [*_floors(counts, rules, retrieval_label), *constants, *recalls]
+    recalls = _recalls(retrieval, rules, needs_default=_has_unjudged(counts, rules, labels, tasks))
+    return [*_floors(counts, rules, tasks[retrieval_index(tasks)].name), *constants, *recalls]
 
 
 def _floors(counts: SplitCounts, rules: Rules, retrieval_label: str) -> Iterator[Check]:
@@ -100,15 +101,14 @@ def _beside_constant(score: LabelScore) -> Check:
     return Check(name=score.metric, value=score.model, bound=bound, met=met, reason="" if met else reason)
 
 
-def _has_unjudged(counts: SplitCounts, rules: Rules, labels: Sequence[LabelScore]) -> bool:
+def _has_unjudged(counts: SplitCounts, rules: Rules, labels: Sequence[LabelScore], tasks: Sequence[Task]) -> bool:
     """Return whether no AUC judges some label with positives: it lacks negatives, or a softmax trains it."""
     judged = {score.label for score in labels}
-    for name, label in counts.labels.items():
-        auc = "AUC" if len(counts.labels) == 1 else f"{name}/AUC"
-        is_bounded = bool(label.negatives) and auc in rules.bounded_metrics
-        if label.positives and name not in judged and not is_bounded:
-            return True
-    return False
+    bounded = {task.name for task in tasks if metric_name(tasks, task, "AUC") in rules.bounded_metrics}
+    return any(
+        label.positives and name not in judged and not (label.negatives and name in bounded)
+        for name, label in counts.labels.items()
+    )
 
 
 def _recalls(retrieval: RetrievalFigures | str, rules: Rules, *, needs_default: bool) -> Iterator[Check]:

@@ -4,6 +4,7 @@ import pytest
 
 from embedding_core.errors import ConfigError
 from embedding_core.evaluation import LabelCounts, LabelScore, RetrievalFigures, Rules, SplitCounts, judge
+from embedding_core.tasks import Task
 
 
 def counts(rows=1000, positives=500):
@@ -20,6 +21,7 @@ def figures(model=0.2, popularity=0.1, **counted):
 
 
 NONE = "the model has no query and candidate towers."
+EVENTS = (Task(name="watch", kind="positive"), Task(name="liked"))
 
 
 def missed(*arguments, **rules):
@@ -60,7 +62,7 @@ def test_classes_of_labels_beside_a_retrieval_are_counted():
 
     def refused(negatives):
         rules = Rules(min_rows_per_class=10, draws_negatives=True)
-        return [check.reason for check in judge(labels(negatives), NONE, rules, (), "watch") if not check.met]
+        return [check.reason for check in judge(labels(negatives), NONE, rules, (), EVENTS) if not check.met]
 
     for negatives in (0, 3):
         (reason,) = refused(negatives)
@@ -82,6 +84,9 @@ def test_positives_alone_have_to_reach_popularity():
 def test_label_of_a_softmax_has_to_reach_popularity():
     assert missed(counts(), figures(0.085, 0.139), draws_negatives=True)
     assert not missed(counts(), figures(0.085, 0.139), draws_negatives=True, bounded_metrics=["AUC"])
+    rules = Rules(draws_negatives=True, bounded_metrics=["label/AUC"])
+    tasks = (Task(), Task(name="stars", kind="regression"))  # which has no classes to count
+    assert all(check.met for check in judge(counts(), figures(0.085, 0.139), rules, (), tasks))
     (reason,) = missed(counts(9, 9), "a row has 0 values in column 'user'", draws_negatives=True)
     assert reason == "Recall@10 could not be measured: a row has 0 values in column 'user'"
 
