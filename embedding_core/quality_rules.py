@@ -20,6 +20,7 @@ GATE_METRICS = ("Recall@10", "Recall@50", "NDCG@10")
 QUALITY_FILE = "quality.json"
 """File of a blessing of QualityGate, with every figure and the outcome of every rule."""
 PREDICTIONS_FILE = "eval_predictions.npz"
+"""File of a blessing of QualityGate, with the predictions for the eval split."""
 NOTHING_LEFT_OUT = ", nothing left out"
 """What follows the name of a ranking metric in results of Evaluator, if seen candidates stay in the ranking."""
 RANKING_RULE = f"{', '.join(f'{measure}@K' for measure in MEASURES)}, with a whole number K from 1 to {LARGEST_K}"

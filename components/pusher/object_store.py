@@ -28,13 +28,7 @@ from components.pusher.served import (
 )
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.schema import Json
-from embedding_core.storage import (
-    exists,
-    file_digest,
-    file_names_below,
-    remove_tree,
-    scratch_folder,
-)
+from embedding_core.storage import exists, file_digest, file_names_below, remove_tree, scratch_folder
 from embedding_core.storage.file_access import tensorflow_errors_as_os_errors
 
 

@@ -56,7 +56,7 @@ from components import (
 from pipelines.config import PipelineConfig
 from pipelines.config.sections import data_location, eval_pattern
 from pipelines.pipeline import component_inputs
-from pipelines.pipeline.fingerprint import code_fingerprint, digest_of_files, loaded_files, preprocessing_fingerprint
+from pipelines.pipeline.fingerprint import code_fingerprint, component_fingerprint, preprocessing_fingerprint
 from pipelines.pipeline.gates import TrainedChannels, gates
 from pipelines.pipeline.run_target import PreviousRun, RunTarget, local_target
 from pipelines.pipeline.tfma_config import eval_config
@@ -108,7 +108,7 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         evolution=config.vocabulary_evolution,
         transform_graph=transform.outputs["transform_graph"] if reads_transform else None,
         base_vocabularies=_result(known),
-        code_fingerprint=_own_fingerprint(config, "vocabulary_gen"),
+        code_fingerprint=component_fingerprint(config, "vocabulary_gen"),
     )
     tables = _table_config_gen(config, previous, target, vocabulary_gen, transform, checkpoint)
     inputs = {
@@ -120,7 +120,7 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         CheckpointLoader(
             earlier_checkpoint=node.outputs["result"],
             policy=policy,
-            code_fingerprint=_own_fingerprint(config, "checkpoint_loader"),
+            code_fingerprint=component_fingerprint(config, "checkpoint_loader"),
             **inputs,
         )
         for node in checkpoint
@@ -141,7 +141,7 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
     retriever = CheckpointRetriever(
         model_run=trainer.outputs["model_run"],
         nonfinite=config.training.nonfinite_rows,
-        code_fingerprint=_own_fingerprint(config, "checkpoint_retriever"),
+        code_fingerprint=component_fingerprint(config, "checkpoint_retriever"),
         **inputs,
     )
     baseline = imported("BaselineModel", previous.baseline, standard_artifacts.Model)
@@ -166,7 +166,7 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         push_destination=target.push_destination,
         push=config.push,
         republish=republish,
-        code_fingerprint=_own_fingerprint(config, "pusher"),
+        code_fingerprint=component_fingerprint(config, "pusher"),
         **inputs,
     )
     before = [*read, *checkpoint, *kept, transform, *known, vocabulary_gen]
@@ -183,21 +183,16 @@ def _reading(config: PipelineConfig, target: RunTarget) -> tuple[BaseNode, BaseN
         settings=component_inputs.example_settings(config),
         spans=target.spans,
         eval_pattern=eval_pattern(config.data),
-        code_fingerprint=_own_fingerprint(config, "example_gen"),
+        code_fingerprint=component_fingerprint(config, "example_gen"),
     )
     statistics_gen = StatisticsGen(
         examples=example_gen.outputs["examples"],
         sample_rows=_SAMPLE_ROWS if config.data.statistics == "sample" else 0,
-        code_fingerprint=_own_fingerprint(config, "statistics_gen"),
+        code_fingerprint=component_fingerprint(config, "statistics_gen"),
     )
     schema_gen = SchemaGen(statistics=statistics_gen.outputs["statistics"], infer_feature_shape=False)
     validator = ExampleValidator(statistics=statistics_gen.outputs["statistics"], schema=schema_gen.outputs["schema"])
     return example_gen, statistics_gen, schema_gen, validator
-
-
-def _own_fingerprint(config: PipelineConfig, component: str) -> str:
-    """Compute a digest of the modules that a component loads, none of which is the user's: edits of these keep it."""
-    return digest_of_files(loaded_files([f"components.{component}.component"], config.python_path))
 
 
 def _table_config_gen(

@@ -36,6 +36,11 @@ def code_fingerprint(config: PipelineConfig, component: str, more: Iterable[str]
     return digest_of_files(loaded_files([*modules, *_users(config), *more], config.python_path))
 
 
+def component_fingerprint(config: PipelineConfig, component: str) -> str:
+    """Compute a digest of the modules that a component loads, none of which is the user's: edits of these keep it."""
+    return digest_of_files(loaded_files([f"components.{component}.component"], config.python_path))
+
+
 def loaded_files(modules: Iterable[str], python_path: str) -> set[str]:
     """Return the files of modules, and of what they import from our packages and `python_path`, also in functions.
 

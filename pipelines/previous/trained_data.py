@@ -33,8 +33,8 @@ class TrainedPiece:
     """A piece of data that a previous run was trained on; the fields are those that its Examples record.
 
     Attributes:
-      state: digest of sizes and times; empty if the storage has no times, or if a release
-        that did not record it wrote the Examples.
+      state: digest of sizes and times; empty if the storage has no times, or if a release that did not record it wrote
+        the Examples.
       digests: sha256 of each file if there are several; empty if a release that did not record it wrote the Examples.
     """
 
@@ -59,7 +59,8 @@ class TrainedData:
 class RunData:
     """What this run reads: a digest of the settings that choose its rows, and the pieces.
 
-    `for_eval`: pieces that only the eval split is made of.
+    Attributes:
+      for_eval: pieces that only the eval split is made of.
     """
 
     rows: str

@@ -49,7 +49,7 @@ from pipelines.report.evaluation_results import (
     sliced_metrics,
 )
 from pipelines.report.run_report import HIGHER_IS_BETTER, METRICS, Figures, NodeRun, Report, RunResult
-from pipelines.report.verdict import CHOSEN, FLAT, LESS_OVERFITTING, STOPPING, figure_text, rise
+from pipelines.report.verdict import FLAT, LESS_OVERFITTING, STOPPING, figure_text, rise
 
 _MOST_FREQUENT = 5
 _BASELINES = "baselines.json"
@@ -121,6 +121,7 @@ def collect_report(
         changed=changed,
         curves={**_curves(history), **recall_curves(quality["retrieval"])},
         training_note=_training_note(history),
+        chosen_by_early_stopping=_chosen_by_early_stopping(history),
         parity=_parity(lineage[pushed]),
         tables=_tables(by_type["components.TableConfigs"], embedding),
         vocabularies=[_vocabulary(vocabulary) for vocabulary in vocabularies.values()],
@@ -248,7 +249,7 @@ def _advice(history: Figures) -> str:
     if len(curve) < _FEWEST_POINTS:
         return f"Its eval loss was computed {len(curve)} times: evaluate more often, to see whether it still falls."
     if rose := rise(curve):
-        remedies = LESS_OVERFITTING if CHOSEN in _stopping_note(history) else f"{STOPPING}, {LESS_OVERFITTING}"
+        remedies = LESS_OVERFITTING if _chosen_by_early_stopping(history) else f"{STOPPING}, {LESS_OVERFITTING}"
         return f"Its eval loss {rose}: longer training does not help; use {remedies}."
     if curve[-1][1] < curve[-2][1] * (1 - FLAT):
         return "Its eval loss was still falling at the last step: train longer, or with a higher learning rate."
@@ -348,12 +349,18 @@ def _training_note(history: Figures) -> str:
     return f"{history['seconds']:.1f} s of training{rate}; {facts}{_stopping_note(history)}"
 
 
+def _chosen_by_early_stopping(history: Figures) -> bool:
+    """Return whether early stopping chose the step: rows were held back, and it was not without effect."""
+    facts = history["facts"]
+    return bool(facts.get("validation_rows")) and not facts.get("early_stopping")
+
+
 def _stopping_note(history: Figures) -> str:
     """Say how the step was chosen; empty without early stopping."""
     rows, without_effect = history["facts"].get("validation_rows"), history["facts"].get("early_stopping")
     if not rows and not without_effect:
         return ""
-    chosen = f"{CHOSEN} by {rows:,} rows of the train split that were held back."
+    chosen = f"Early stopping chose the step by {rows:,} rows of the train split that were held back."
     trained = " The chosen state was then trained on them, too." if history["facts"].get("validation_steps") else ""
     return f". {without_effect or chosen}{trained}"
 

@@ -89,6 +89,7 @@ class Report:
       curves: per curve ("loss", "auc", and the figures of the model's module) and series its (step, value) points;
         "recall" has (K, Recall@K) points.
       training_note: steps, rows and rate in words.
+      chosen_by_early_stopping: whether early stopping chose the step that is exported.
       parity: per comparison of training with serving its name, largest and mean difference, tolerance and rows.
       tables: per table its name, rows, dim, combiner, optimizer, bytes and features; the largest first.
       vocabularies: per vocabulary its size, distinct tokens, coverage, digest, most frequent tokens, and how it
@@ -129,6 +130,7 @@ class Report:
     changed: Sequence[str] = ()
     curves: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]
     training_note: str
+    chosen_by_early_stopping: bool = False
     parity: Sequence[Figures]
     tables: Sequence[Figures]
     vocabularies: Sequence[Figures]

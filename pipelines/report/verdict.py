@@ -10,8 +10,6 @@ from pipelines.report.run_report import HIGHER_IS_BETTER, THIS_MODEL, Figures, R
 FLAT = 0.005
 """Smallest relative change of a loss that counts as a change."""
 STOPPING = "`training.early_stopping`"
-CHOSEN = "Early stopping chose the step"
-"""How the training note begins to say that early stopping had an effect."""
 LESS_OVERFITTING = "a lower learning rate, `training.embedding_l2`, or smaller tables"
 
 Scores = Mapping[str, Mapping[str, float | None]]
@@ -111,7 +109,7 @@ def overfitting(report: Report) -> str:
     rose = rise(loss.get(held_back, ()))
     if not rose:
         return ""
-    stopped = held_back == "validation" and CHOSEN in report.training_note
+    stopped = held_back == "validation" and report.chosen_by_early_stopping
     remedy = "early stopping chose the step that is exported" if stopped else f"use {STOPPING}, {LESS_OVERFITTING}"
     return f"The {held_back} loss {rose}: the model overfits, or its learning rate is too high; {remedy}."
 

@@ -36,12 +36,12 @@ def test_quality_gate_has_the_gate_as_parameter_and_fingerprint(tmp_path, monkey
 
 
 def test_data_is_read_again_only_if_our_code_changes(tmp_path, monkeypatch):
-    from pipelines.pipeline import embedding_pipeline
+    from pipelines.pipeline import fingerprint
 
     monkeypatch.setattr("sys.path", list(sys.path))
     nodes = nodes_with(tmp_path, "class MyGate: pass\n")
     names = ("ExampleGen", "StatisticsGen", "VocabularyGen", "CheckpointRetriever", "EmbeddingPusher")
     assert len({nodes[name].exec_properties["code_fingerprint"] for name in names}) == len(names)
-    loaded = embedding_pipeline.loaded_files(["components.vocabulary_gen.component"], str(tmp_path))
+    loaded = fingerprint.loaded_files(["components.vocabulary_gen.component"], str(tmp_path))
     assert any(file.endswith("embedding_core/columns.py") for file in loaded)
     assert not any(file.endswith("pipelines/models/ranking.py") for file in loaded)

@@ -266,10 +266,10 @@ def test_rankings_are_those_of_the_positive_label(kinds):
     ],
 )
 def test_sentence_says_that_the_loss_rose(tmp_path, part, losses, words, without_effect):
-    from pipelines.report.run_figures import _stopping_note
+    from pipelines.report.run_figures import _chosen_by_early_stopping
 
-    note = _stopping_note({"facts": {"validation_rows": 9, "early_stopping": without_effect}})
-    report = changed(curves={"loss": {part: list(enumerate(losses))}}, training_note=note)
+    chosen = _chosen_by_early_stopping({"facts": {"validation_rows": 9, "early_stopping": without_effect}})
+    report = changed(curves={"loss": {part: list(enumerate(losses))}}, chosen_by_early_stopping=chosen)
     assert (words or "") in overfitting(report)
     html = page(report, tmp_path)
     assert ("the model overfits" in html) == (words is not None)
